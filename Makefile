@@ -1,0 +1,36 @@
+# Every target sets up what it needs; Python 3.11+ and make are enough to begin.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: help demo test check format clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) (about a minute the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,dev]'
+	@touch $@
+
+demo: $(VENV)/installed  ## train in a small arena: stock Keras, then memfit
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/installed  ## all tests (what CI runs)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
+
+check: $(VENV)/installed  ## format, lint, types, import rules, wheel
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@sh benchmarks/wheel_check.sh $(BIN)/python
+
+format: $(VENV)/installed  ## rewrite the files as ruff wants them
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .venv-oldest dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,49 @@
+"""memfit fits Keras 3 / TensorFlow training into the memory there is.
+
+The public face: every name is loaded on first use, so that `import memfit` takes milliseconds and does not
+import TensorFlow (which `memfit.configure` must come before).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0.dev0"
+
+if TYPE_CHECKING:
+    from memfit.budgets.budget import Budget as Budget
+    from memfit.budgets.budget import budget as budget
+    from memfit.budgets.configuration import configure as configure
+    from memfit.budgets.errors import InvalidInput as InvalidInput
+    from memfit.budgets.errors import MemfitError as MemfitError
+    from memfit.budgets.errors import ProcessDied as ProcessDied
+    from memfit.budgets.errors import TooLate as TooLate
+    from memfit.budgets.isolation import isolated as isolated
+    from memfit.budgets.releasing import release as release
+    from memfit.budgets.size import Size as Size
+
+_HOME = {
+    "Budget": "memfit.budgets.budget",
+    "InvalidInput": "memfit.budgets.errors",
+    "MemfitError": "memfit.budgets.errors",
+    "ProcessDied": "memfit.budgets.errors",
+    "Size": "memfit.budgets.size",
+    "TooLate": "memfit.budgets.errors",
+    "budget": "memfit.budgets.budget",
+    "configure": "memfit.budgets.configuration",
+    "isolated": "memfit.budgets.isolation",
+    "release": "memfit.budgets.releasing",
+}
+
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'memfit' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""What is there: sizes, devices, host memory, the arena, isolated processes."""

@@ -1,0 +1,74 @@
+"""The errors memfit raises: each says the rule, what was received, and the remedy."""
+
+import signal
+
+
+class MemfitError(Exception):
+    """Anything memfit itself has to say no to."""
+
+
+class InvalidInput(MemfitError, ValueError):
+    """A value memfit cannot work with; nothing has been changed when it is raised."""
+
+    def __init__(self, rule: str, *, received: object = None, remedy: str = "") -> None:
+        """Tells a rule, the value that broke it and what to do instead, as one message.
+
+        Args:
+            rule: What must hold, as a sentence.
+            received: The offending value; left out of the message where it is None.
+            remedy: What to write or run instead.
+        """
+        parts = [rule.rstrip(".") + "."]
+        if received is not None:
+            parts.append(f"Received: {received!r}.")
+        if remedy:
+            parts.append(remedy.rstrip(".") + ".")
+        super().__init__(" ".join(parts))
+
+
+class TooLate(MemfitError, RuntimeError):
+    """Something that TensorFlow accepts only at its start was asked for after it."""
+
+
+class TensorFlowMissing(MemfitError, ImportError):
+    """TensorFlow or Keras is not installed, and the call needs it."""
+
+    def __init__(self, needed_for: str) -> None:
+        super().__init__(
+            f"{needed_for} needs TensorFlow, which is not installed. "
+            "Install it with: pip install 'memfit[cpu]' (or 'memfit[cuda]' for NVIDIA GPUs)."
+        )
+
+
+# What a signal usually means in a training process. SIGKILL cannot be caught, so the kernel's log is the only
+# witness; the rest is what TensorFlow's kernels and allocators were seen to do (FACTS: oneDNN, aborts).
+_USUAL_CAUSE = {
+    signal.SIGKILL: "usually the kernel's OOM killer: the host or the container ran out of memory",
+    signal.SIGSEGV: "in a memory-capped process usually a kernel that does not check its allocations",
+    signal.SIGABRT: "usually a failed check inside TensorFlow or CUDA; the lines above it say which",
+    signal.SIGBUS: "usually a memory-mapped file that shrank, or /dev/shm that is full",
+    signal.SIGTERM: "somebody asked the process to end",
+}
+
+
+class ProcessDied(MemfitError, RuntimeError):
+    """An isolated process ended without giving a result.
+
+    Attributes:
+        exit_code: The exit status, negative for a signal as in `subprocess`.
+        signal: The signal that ended the process, or None.
+    """
+
+    def __init__(self, exit_code: int, what: str = "The isolated process") -> None:
+        self.exit_code = exit_code
+        self.what = what
+        self.signal = signal.Signals(-exit_code) if exit_code < 0 else None
+        if self.signal is None:
+            message = f"{what} ended with exit code {exit_code} before it gave a result."
+        else:
+            cause = _USUAL_CAUSE.get(self.signal, "")
+            message = f"{what} was ended by {self.signal.name}" + (f" ({cause})." if cause else ".")
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type["ProcessDied"], tuple[int, str]]:
+        return type(self), (self.exit_code, self.what)

@@ -1,0 +1,1 @@
+"""Ask for it: one file per command; each parses, calls and prints."""

@@ -1,0 +1,1 @@
+"""What to change: one file per lever, the search, the plan."""

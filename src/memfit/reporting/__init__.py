@@ -1,0 +1,1 @@
+"""Show it: console tables, HTML, JSON."""

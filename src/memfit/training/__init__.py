@@ -1,0 +1,1 @@
+"""Do it, safely: the step a plan describes, `fit`, the guard, validation."""
