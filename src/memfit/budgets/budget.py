@@ -1,0 +1,93 @@
+"""The budget: the bytes a job may use on its devices and on the host, each with where the figure came from."""
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from memfit.budgets.arena import arena_cap
+from memfit.budgets.host import host_memory
+from memfit.budgets.memory import Memory
+from memfit.budgets.nvml import gpus
+from memfit.budgets.size import Size
+from memfit.tables import table
+
+
+@dataclass(frozen=True, repr=False)
+class Budget:
+    """What memory there is.
+
+    Attributes:
+        devices: The GPUs, or the arena; empty on a machine that trains in the host's memory.
+        host: The host's RAM, or the cgroup's share of it.
+    """
+
+    devices: tuple[Memory, ...]
+    host: Memory
+
+    @property
+    def device(self) -> Memory:
+        """The memory that a training on one device uses: the first device's, or the host's."""
+        return self.devices[0] if self.devices else self.host
+
+    def __repr__(self) -> str:
+        rows = [[m.name, m.total, m.free, m.source] for m in (*self.devices, self.host)]
+        return table(rows, head=["memory", "total", "free", "source"], right=[1, 2])
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the budget as plain data, sizes in bytes."""
+        return {"devices": [device.to_json() for device in self.devices], "host": self.host.to_json()}
+
+
+def budget() -> Budget:
+    """Returns the memory that this process may use, as it is now.
+
+    It neither imports nor initialises TensorFlow: where TensorFlow is running already its allocator is asked,
+    otherwise the driver (NVML), the arena's cap, and the host's files are.
+
+    Example:
+        >>> budget().host.total > 0
+        True
+    """
+    return Budget(tuple(_devices()), host_memory())
+
+
+def _devices() -> list[Memory]:
+    found = gpus()
+    if found:
+        return [_limited(memory, index) for index, memory in enumerate(found)]
+    cap = arena_cap()
+    if cap is None:
+        return []
+    used = _allocated("CPU:0")
+    source = "arena's cap" if used is None else "arena's cap, TensorFlow's allocator"
+    return [Memory("arena", cap, Size(max(cap - (used or 0), 0)), source)]
+
+
+def _limited(memory: Memory, index: int) -> Memory:
+    """The GPU with the limit that TensorFlow was given for it, where it was given one."""
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is None:
+        return memory
+    physical = tensorflow.config.list_physical_devices("GPU")
+    if index >= len(physical):
+        return memory
+    logical = tensorflow.config.get_logical_device_configuration(physical[index])
+    if not logical or logical[0].memory_limit is None:
+        return memory
+    limit = Size(int(logical[0].memory_limit) * 2**20)
+    free = Size(max(min(limit - (_allocated(f"GPU:{index}") or 0), memory.free), 0))
+    return Memory(memory.name, limit, free, "TensorFlow's limit, NVML")
+
+
+def _allocated(device: str) -> int | None:
+    """What TensorFlow's allocator holds on a device; None where asking would initialise TensorFlow."""
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is None or not is_initialised():
+        return None
+    return int(tensorflow.config.experimental.get_memory_info(device)["current"])
+
+
+def is_initialised() -> bool:
+    """Says whether TensorFlow has started its devices in this process, without starting them."""
+    context = sys.modules.get("tensorflow.python.eager.context")
+    return bool(context is not None and context.context()._initialized)

@@ -1,0 +1,155 @@
+"""Running a function in a process of its own, so that all its device memory is back when it ends."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from selectors import EVENT_READ, DefaultSelector
+from typing import Any, TypeVar
+
+import cloudpickle
+
+from memfit.budgets.arena import arena_environment
+from memfit.budgets.errors import InvalidInput, ProcessDied
+
+Result = TypeVar("Result")
+# How long a child may take to end by itself once its answer is here or its pipe is closed.
+_GRACE_SECONDS = 10.0
+
+
+def isolated(
+    function: Callable[..., Result],
+    *args: Any,
+    memory: int | str | None = None,
+    timeout: float | None = None,
+) -> Result:
+    """Runs `function(*args)` in a fresh process and returns its result.
+
+    The process is new (not forked), so TensorFlow starts in it as in a new program, and whatever memory it took
+    is back with the system when this call returns. What it prints goes where the caller's output goes. The
+    function and its arguments may be anything that `cloudpickle` can send, lambdas included.
+
+    Args:
+        function: What to run.
+        *args: Its arguments.
+        memory: A size such as "1GiB": the process runs in an arena of that size. None: as in the caller's environment.
+        timeout: Seconds after which the process and everything it started is ended.
+
+    Returns:
+        What the function returned.
+
+    Raises:
+        ProcessDied: If the process ended without a result; it names the signal and its usual meaning.
+        TimeoutError: If the time was up.
+        InvalidInput: If the function, an argument or the result cannot be sent between processes.
+        Exception: Whatever the function raised, with the child's traceback as its cause.
+
+    Example:
+        >>> isolated(lambda a, b: a + b, 1, 2)
+        3
+    """
+    extra = {} if memory is None else arena_environment(memory)
+    return run_isolated(function, args, environment=extra, timeout=timeout)
+
+
+def run_isolated(
+    function: Callable[..., Result],
+    args: tuple[Any, ...],
+    *,
+    environment: Mapping[str, str],
+    timeout: float | None = None,
+    stderr: int | None = None,
+) -> Result:
+    """Does the work of `isolated` with any further environment variables and a place for the error stream."""
+    if timeout is not None and timeout <= 0:
+        raise InvalidInput("A timeout is a positive number of seconds", received=timeout)
+    try:
+        task = cloudpickle.dumps((function, args))
+    except Exception as error:  # cloudpickle raises whatever an object's own pickling raises
+        raise InvalidInput(
+            f"The function and its arguments must be picklable to be sent to another process ({error})",
+            received=function,
+            remedy="Pass plain data or file names, and build the rest inside the function",
+        ) from error
+    task_read, task_write = os.pipe()
+    result_read, result_write = os.pipe()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "memfit.budgets.child", str(task_read), str(result_write)],
+        env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        pass_fds=(task_read, result_write),
+        stdin=subprocess.DEVNULL,
+        stderr=stderr,
+        start_new_session=True,  # a process group of its own, so that a timeout can end all of it
+    )
+    os.close(task_read)
+    os.close(result_write)
+    try:
+        answer = _converse(task, task_write, result_read, timeout)
+        _await(child, _GRACE_SECONDS)
+    finally:
+        os.close(result_read)
+        _end_group(child)
+    return _unpack(answer, child)
+
+
+def _converse(task: bytes, task_write: int, result_read: int, timeout: float | None) -> bytes:
+    """Sends the task and reads the answer; b"" when the child ended without one."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    try:
+        with os.fdopen(task_write, "wb") as stream:
+            stream.write(task)
+    except BrokenPipeError:
+        return b""
+    answer = bytearray()
+    with DefaultSelector() as selector:
+        selector.register(result_read, EVENT_READ)
+        # The answer says its length, because the pipe's end need not come: a process that the function
+        # forked may hold it open.
+        while len(answer) < 8 or len(answer) < 8 + int.from_bytes(answer[:8], "big"):
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and (left <= 0 or not selector.select(left)):
+                raise TimeoutError(f"The isolated process did not finish within {timeout:g} s and was ended.")
+            chunk = os.read(result_read, 2**20)
+            if not chunk:
+                return b""
+            answer += chunk
+    return bytes(answer[8:])
+
+
+def _await(child: subprocess.Popen[bytes], seconds: float | None) -> None:
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return  # whatever keeps the process alive is ended with its group
+
+
+def _end_group(child: subprocess.Popen[bytes]) -> None:
+    """Ends whatever is left of the child's process group."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        child.wait()
+
+
+def _unpack(answer: bytes, child: subprocess.Popen[bytes]) -> Any:
+    if not answer:
+        raise ProcessDied(child.returncode)
+    # The only pickle read here came through the pipe of the child started above.
+    kind, value, text = pickle.loads(answer)
+    if kind == "result":
+        return value
+    if kind == "unsendable":
+        raise InvalidInput(text, remedy="Return plain data, NumPy arrays, or a file's name")
+    raise value from ChildTraceback(text)
+
+
+class ChildTraceback(Exception):
+    """Carries the traceback text of an exception raised in an isolated process."""
+
+    def __str__(self) -> str:
+        return f"\n\nTraceback of the isolated process:\n{self.args[0]}"

@@ -1,0 +1,64 @@
+"""NVIDIA's GPUs as the driver sees them, through NVML: a thin adapter, because none was here to test with."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from memfit.budgets.memory import Memory
+from memfit.budgets.size import Size
+
+
+def gpus(environment: Mapping[str, str] = os.environ, library: Any = None) -> list[Memory]:
+    """Returns the GPUs that CUDA would show this process, in CUDA's order as far as NVML can know it.
+
+    Args:
+        environment: Where CUDA_VISIBLE_DEVICES is looked up.
+        library: The `pynvml` module; given only in tests.
+
+    Returns:
+        One entry a GPU; an empty list where there is no driver.
+    """
+    if library is None:
+        import pynvml as library
+    try:
+        library.nvmlInit()
+    except library.NVMLError:
+        return []
+    try:
+        count = library.nvmlDeviceGetCount()
+        handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        ids = [_text(library.nvmlDeviceGetUUID(handle)) for handle in handles]
+        chosen = _visible(environment.get("CUDA_VISIBLE_DEVICES"), ids)
+        return [_memory(position, handles[index], library) for position, index in enumerate(chosen)]
+    except library.NVMLError:
+        return []
+    finally:
+        library.nvmlShutdown()
+
+
+def _visible(setting: str | None, ids: list[str]) -> list[int]:
+    """The NVML indices that a CUDA_VISIBLE_DEVICES setting leaves visible.
+
+    As CUDA does, everything behind the first entry that names no device is invisible.
+    """
+    if setting is None:
+        return list(range(len(ids)))
+    chosen: list[int] = []
+    for entry in (part.strip() for part in setting.split(",")):
+        if entry.isdigit() and int(entry) < len(ids):
+            chosen.append(int(entry))
+        elif entry.startswith("GPU-") and sum(known.startswith(entry) for known in ids) == 1:
+            chosen.append(next(i for i, known in enumerate(ids) if known.startswith(entry)))
+        else:
+            break
+    return chosen
+
+
+def _memory(position: int, handle: Any, library: Any) -> Memory:
+    info = library.nvmlDeviceGetMemoryInfo(handle)
+    name = _text(library.nvmlDeviceGetName(handle))
+    return Memory(f"GPU:{position} {name}", Size(int(info.total)), Size(int(info.free)), "NVML")
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value  # older bindings give bytes
