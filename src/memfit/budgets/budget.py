@@ -8,6 +8,7 @@ from memfit.budgets.arena import arena_cap
 from memfit.budgets.host import host_memory
 from memfit.budgets.memory import Memory
 from memfit.budgets.nvml import gpus
+from memfit.budgets.private_apis import is_initialised
 from memfit.budgets.size import Size
 from memfit.tables import table
 
@@ -85,9 +86,3 @@ def _allocated(device: str) -> int | None:
     if tensorflow is None or not is_initialised():
         return None
     return int(tensorflow.config.experimental.get_memory_info(device)["current"])
-
-
-def is_initialised() -> bool:
-    """Says whether TensorFlow has started its devices in this process, without starting them."""
-    context = sys.modules.get("tensorflow.python.eager.context")
-    return bool(context is not None and context.context()._initialized)

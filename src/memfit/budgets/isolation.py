@@ -35,7 +35,8 @@ def isolated(
     Args:
         function: What to run.
         *args: Its arguments.
-        memory: A size such as "1GiB": the process runs in an arena of that size. None: as in the caller's environment.
+        memory: A size such as "1GiB": the process runs in an arena of that size. None: it has the caller's
+            environment, and so the caller's arena if there is one.
         timeout: Seconds after which the process and everything it started is ended.
 
     Returns:

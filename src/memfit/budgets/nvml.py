@@ -1,5 +1,6 @@
 """NVIDIA's GPUs as the driver sees them, through NVML: a thin adapter, because none was here to test with."""
 
+import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +20,7 @@ def gpus(environment: Mapping[str, str] = os.environ, library: Any = None) -> li
         One entry a GPU; an empty list where there is no driver.
     """
     if library is None:
-        import pynvml as library
+        library = importlib.import_module("pynvml")
     try:
         library.nvmlInit()
     except library.NVMLError:

@@ -45,7 +45,9 @@ class Size(int):
             InvalidInput: If the value is no size, is negative, or is a percentage of nothing known.
         """
         if isinstance(value, bool) or not isinstance(value, int | str):
-            raise InvalidInput("A size of memory is a number of bytes or a text", received=value, remedy=_FORMS)
+            raise InvalidInput(
+                "A size of memory is a number of bytes or a text", received=value, remedy=_FORMS
+            )
         if isinstance(value, int):
             if value < 0:
                 raise InvalidInput("A size of memory cannot be negative", received=value, remedy=_FORMS)

@@ -1,0 +1,7 @@
+"""`python -m memfit`: the command line."""
+
+import sys
+
+from memfit.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,81 @@
+"""Giving memory back: what clearing can really do, measured, and what only the end of the process can."""
+
+import gc
+import importlib
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import psutil
+
+from memfit.budgets.private_apis import is_initialised
+from memfit.budgets.size import Size
+from memfit.tables import table
+
+
+@dataclass(frozen=True, repr=False)
+class Release:
+    """What `release` did, in measured bytes.
+
+    Attributes:
+        device: The device whose allocator was asked, such as "GPU:0"; None where TensorFlow is not running.
+        device_before: Bytes of live tensors on it before.
+        device_after: Bytes of live tensors on it after.
+        device_kept: Bytes the allocator has taken at its peak and holds free now: TensorFlow uses them again, but
+            other programs get them only when this process ends.
+        host_before: Resident host memory of this process before.
+        host_after: Resident host memory of this process after.
+    """
+
+    device: str | None
+    device_before: Size
+    device_after: Size
+    device_kept: Size
+    host_before: Size
+    host_after: Size
+
+    def __repr__(self) -> str:
+        rows: list[list[object]] = [["host (resident)", self.host_before, self.host_after, "the rest of it"]]
+        if self.device is not None:
+            kept = f"{self.device_kept} (peak, held for reuse)"
+            rows.insert(0, [f"{self.device} (tensors)", self.device_before, self.device_after, kept])
+        head = ["memory", "before", "after", "only ending the process returns"]
+        return table(rows, head=head, right=[1, 2])
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the figures as plain data, sizes in bytes."""
+        return {key: int(value) if isinstance(value, Size) else value for key, value in asdict(self).items()}
+
+
+def release() -> Release:
+    """Clears the Keras session and Python's garbage, and says what that returned.
+
+    Tensors that a variable of yours still names stay, and so do models: delete those names first. What
+    TensorFlow's allocator took from the device stays with the process either way; to have it back for others,
+    run the training through `memfit.isolated`.
+    """
+    device = _device()
+    host_before, (before, _) = _resident(), _device_bytes(device)
+    if "keras" in sys.modules:
+        importlib.import_module("keras").backend.clear_session()
+    gc.collect()
+    after, peak = _device_bytes(device)
+    return Release(device, before, after, Size(max(peak - after, 0)), host_before, _resident())
+
+
+def _device() -> str | None:
+    if not is_initialised():
+        return None
+    return "GPU:0" if sys.modules["tensorflow"].config.list_physical_devices("GPU") else "CPU:0"
+
+
+def _device_bytes(device: str | None) -> tuple[Size, Size]:
+    """Bytes in use now and at the peak."""
+    if device is None:
+        return Size(0), Size(0)
+    info = sys.modules["tensorflow"].config.experimental.get_memory_info(device)
+    return Size(info["current"]), Size(info["peak"])
+
+
+def _resident() -> Size:
+    return Size(psutil.Process().memory_info().rss)

@@ -1,0 +1,57 @@
+"""memfit fits Keras 3 / TensorFlow training into the memory there is."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import memfit
+from memfit.budgets.errors import InvalidInput, MemfitError
+
+# Each is a module of this package with a docstring (its help), `add_arguments` and `run`. They import what they
+# need inside `run`, so that help takes milliseconds.
+COMMANDS = ("doctor",)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code: 2 for wrong usage or input, 1 for other failures."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return 0
+    try:
+        code: int = args.run(args)
+    except MemfitError as error:
+        print(f"memfit: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InvalidInput) else 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stderr.close()
+        return 0
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="memfit", description=__doc__, epilog="memfit COMMAND --help says more about each."
+    )
+    parser.add_argument("--version", action="version", version=f"memfit {memfit.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name in COMMANDS:
+        module = import_module(f"memfit.cli.{name}")
+        paragraph = (module.__doc__ or "").strip()
+        command = commands.add_parser(
+            name,
+            help=paragraph.partition("\n")[0],
+            description=paragraph,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
