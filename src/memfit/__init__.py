@@ -5,7 +5,8 @@ import TensorFlow (which `memfit.configure` must come before).
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` would double the start time
 
 __version__ = "0.1.0.dev0"
 
@@ -20,24 +21,32 @@ if TYPE_CHECKING:
     from memfit.budgets.isolation import isolated as isolated
     from memfit.budgets.releasing import release as release
     from memfit.budgets.size import Size as Size
+    from memfit.training.evaluating import evaluate as evaluate
+    from memfit.training.fitting import fit as fit
+    from memfit.training.predicting import predict as predict
+    from memfit.training.run import Run as Run
 
 _HOME = {
     "Budget": "memfit.budgets.budget",
     "InvalidInput": "memfit.budgets.errors",
     "MemfitError": "memfit.budgets.errors",
     "ProcessDied": "memfit.budgets.errors",
+    "Run": "memfit.training.run",
     "Size": "memfit.budgets.size",
     "TooLate": "memfit.budgets.errors",
     "budget": "memfit.budgets.budget",
     "configure": "memfit.budgets.configuration",
+    "evaluate": "memfit.training.evaluating",
+    "fit": "memfit.training.fitting",
     "isolated": "memfit.budgets.isolation",
+    "predict": "memfit.training.predicting",
     "release": "memfit.budgets.releasing",
 }
 
 __all__ = ["__version__", *_HOME]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'memfit' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)

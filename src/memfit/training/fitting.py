@@ -1,0 +1,134 @@
+"""`fit`: Keras's own, with the steps of a plan."""
+
+from typing import Any
+
+import keras
+
+from memfit.budgets.errors import InvalidInput
+from memfit.training import private_apis
+from memfit.training.batches import batch_size_of, check_not_empty
+from memfit.training.micro_batches import Step, micro_batched_test_step, micro_batched_train_step
+from memfit.training.run import Run, measured_peak
+from memfit.training.steps import check_model, check_size, installed, is_custom, why_not_micro_batched
+
+
+def fit(
+    model: keras.Model,
+    x: Any = None,
+    y: Any = None,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    verbose: str | int = "auto",
+    callbacks: Any = None,
+    validation_split: float = 0.0,
+    validation_data: Any = None,
+    shuffle: Any = True,
+    class_weight: dict[int, float] | None = None,
+    sample_weight: Any = None,
+    initial_epoch: int = 0,
+    steps_per_epoch: int | None = None,
+    validation_steps: int | None = None,
+    validation_batch_size: int | None = None,
+    validation_freq: Any = 1,
+    *,
+    memory: int | str | None = None,
+    allow: str = "exact",
+    plan: Any = None,
+) -> keras.callbacks.History:
+    """Trains a model as `model.fit` does, in the memory there is.
+
+    All of Keras's arguments have Keras's meaning, and Keras does the work: memfit replaces only what one step
+    executes, for the length of this call. A job that fits as it is runs as stock Keras.
+
+    Args:
+        model: A compiled model.
+        memory: What training may take, such as "8GiB"; a plan is made for it.
+        allow: The most that the plan may change: "exact", "near", "precision" or "model".
+        plan: A plan to follow, made by `memfit.plan`, instead of `memory`.
+
+    Returns:
+        Keras's `History`; its attribute `memory` is the `Run`.
+
+    Raises:
+        InvalidInput: If the arguments contradict each other, the data is empty, or the plan does not suit the
+            model. The model is then as it was.
+    """
+    check_model(model)
+    check_not_empty(x)
+    if plan is not None and memory is not None:
+        raise InvalidInput(
+            "A plan says the memory it was made for, so give `plan` or `memory`, not both",
+            received=f"plan=..., memory={memory!r}",
+        )
+    if plan is None and memory is not None:
+        plan = _planned(model, batch_size_of(x, batch_size), memory, allow)
+    if plan is not None:
+        batch_size = _batch_size_with(plan, x, batch_size)
+    train_step, test_step, events = _steps(model, plan)
+    with installed(model, train_step=train_step, test_step=test_step), measured_peak() as peak:
+        history = model.fit(
+            x=x,
+            y=y,
+            batch_size=batch_size,
+            epochs=epochs,
+            verbose=verbose,
+            callbacks=callbacks,
+            validation_split=validation_split,
+            validation_data=validation_data,
+            shuffle=shuffle,
+            class_weight=class_weight,
+            sample_weight=sample_weight,
+            initial_epoch=initial_epoch,
+            steps_per_epoch=steps_per_epoch,
+            validation_steps=validation_steps,
+            validation_batch_size=validation_batch_size,
+            validation_freq=validation_freq,
+        )
+    history.memory = Run(plan, getattr(plan, "predicted", None), peak.size, events)
+    return history
+
+
+def _planned(model: keras.Model, batch_size: int, memory: int | str, allow: str) -> Any:
+    from memfit.planning.searching import plan
+
+    return plan(model, batch_size=batch_size, memory=memory, allow=allow)
+
+
+def _batch_size_with(plan: Any, x: Any, batch_size: int | None) -> int | None:
+    """The batch size to give to Keras; the plan's own for arrays, where the user gave none."""
+    if not private_apis.batches_itself(x) and batch_size is None:
+        return int(plan.batch_size)
+    if batch_size is not None and plan.batch_size != batch_size:
+        raise InvalidInput(
+            "A plan is made for one batch size",
+            received=f"batch_size={batch_size}, and a plan for {plan.batch_size}",
+            remedy=f"Make a plan for batch_size={batch_size}, or leave batch_size out",
+        )
+    return batch_size
+
+
+def _steps(model: keras.Model, plan: Any) -> tuple[Step | None, Step | None, tuple[str, ...]]:
+    """The steps that a plan describes; None where the model's own step is the one."""
+    if plan is None:
+        return None, None, ()
+    train_step = test_step = None
+    events = []
+    micro_batch = plan.micro_batch
+    if micro_batch is not None:
+        check_size("plan.micro_batch", micro_batch)
+        reason = why_not_micro_batched(model)
+        if reason is not None:
+            raise InvalidInput(
+                f"The plan asks for micro-batches, and this model cannot be cut into them: {reason}",
+                remedy="Make a plan for this model, with memfit.plan",
+            )
+        train_step = micro_batched_train_step(
+            model, micro_batch, lambda x: private_apis.forward(model, x, training=True)
+        )
+    if plan.validation_batch is not None:
+        check_size("plan.validation_batch", plan.validation_batch)
+        if is_custom(model, "test_step"):
+            events.append("Validation ran in whole batches: the model's test_step is custom.")
+        else:
+            test_step = micro_batched_test_step(model, plan.validation_batch)
+    return train_step, test_step, tuple(events)

@@ -1,0 +1,93 @@
+"""Steps in micro-batches: the loss, gradients and metrics of the whole batch, a part of it at a time."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.budgets.errors import InvalidInput
+from memfit.training import private_apis
+from memfit.training.accumulators import Accumulators
+from memfit.training.loss_shares import losses_of_part
+from memfit.training.parted_batch import PartedBatch, Sums
+from memfit.training.parts import Part
+
+Forward = Callable[[Any], Any]
+Step = Callable[[Any], dict[str, Any]]
+
+
+def micro_batched_train_step(model: keras.Model, size: int, forward: Forward) -> Step:
+    """Returns a `train_step` that computes a batch in parts of `size` samples and updates the weights once.
+
+    Args:
+        model: A compiled model with Keras's own `train_step`.
+        size: Samples in a micro-batch.
+        forward: Computes `model(x, training=True)`.
+    """
+    accumulators = Accumulators()
+
+    def train_step(data: Any) -> dict[str, Any]:
+        batch = PartedBatch(model, data, size)
+        weights = model.trainable_weights
+        names: set[str] = set()
+
+        def differentiate(part: Part) -> Sums:
+            with tf.GradientTape() as tape:
+                y_pred = forward(part.x)
+                objective, shown, each = losses_of_part(model, part, y_pred, training=True)
+                objective = model.optimizer.scale_loss(objective)
+            accumulators.add(weights, tape.gradient(objective, weights))
+            names.update(model.compute_metrics(part.x, part.y, y_pred, sample_weight=part.sample_weight))
+            return shown, each
+
+        accumulators.clear(weights)
+        sums = batch.add_up(differentiate, _zeros(model))
+        if weights:
+            model.optimizer.apply_gradients(zip(accumulators.gradients(weights), weights, strict=True))
+        else:
+            warnings.warn("The model does not have any trainable weights.", stacklevel=2)
+        return _logs(model, batch, sums, names)
+
+    return train_step
+
+
+def micro_batched_test_step(model: keras.Model, size: int) -> Step:
+    """Returns a `test_step` that evaluates a batch in parts of `size` samples."""
+
+    def test_step(data: Any) -> dict[str, Any]:
+        batch = PartedBatch(model, data, size)
+        names: set[str] = set()
+
+        def evaluate(part: Part) -> Sums:
+            y_pred = private_apis.forward(model, part.x, training=False)
+            _, shown, each = losses_of_part(model, part, y_pred, training=False)
+            names.update(model.compute_metrics(part.x, part.y, y_pred, sample_weight=part.sample_weight))
+            return shown, each
+
+        return _logs(model, batch, batch.add_up(evaluate, _zeros(model)), names)
+
+    return test_step
+
+
+def _zeros(model: keras.Model) -> Sums:
+    return tf.constant(0.0), tf.zeros([len(private_apis.loss_metrics(model))])
+
+
+def _logs(model: keras.Model, batch: PartedBatch, sums: Sums, names: set[str]) -> dict[str, Any]:
+    """Gives the batch's loss to the metrics that follow it, and returns all metrics as a Keras step does."""
+    loss, each = sums
+    private_apis.track_loss(model, loss, batch.samples)
+    for index, metric in enumerate(private_apis.loss_metrics(model)):
+        # Keras weighs these by the batch's size only where the graph knows it.
+        metric.update_state(each[index], sample_weight=batch.static_samples)
+    logs: dict[str, Any] = model.get_metrics_result()
+    if set(logs) != names:
+        raise InvalidInput(
+            "With micro-batches the logs of a step are the model's metrics, and an overridden compute_metrics "
+            "returned others",
+            received=sorted(names ^ set(logs)),
+            remedy="Keep what it computes in metrics of the model and return self.get_metrics_result()",
+        )
+    return logs

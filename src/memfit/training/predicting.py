@@ -1,0 +1,147 @@
+"""`predict`: Keras's own, in batches of its own size, with the outputs streamed to disk."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from memfit.budgets.errors import InvalidInput
+from memfit.training import private_apis
+from memfit.training.batches import check_not_empty
+from memfit.training.npy_files import NpyFile
+from memfit.training.steps import check_model, check_size
+
+
+def predict(
+    model: keras.Model,
+    x: Any,
+    batch_size: int | None = None,
+    verbose: str | int = "auto",
+    steps: int | None = None,
+    callbacks: Any = None,
+    *,
+    micro_batch: int | None = None,
+    out: str | PathLike[str] | None = None,
+) -> Any:
+    """Predicts as `model.predict` does, so many samples at a time, and writes the outputs to disk.
+
+    Args:
+        model: A model.
+        micro_batch: Samples to compute at once; None for whole batches, as stock Keras does.
+        out: A file name ending in ".npy". Every batch's outputs are appended to it and forgotten, so neither
+            the device nor the host ever holds all of them. A model with several outputs writes one file for
+            each: "scores.npy" becomes "scores.<output>.npy".
+
+    Returns:
+        Without `out`, what `model.predict` returns. With `out`, the same structure of read-only arrays mapped
+        from the files.
+    """
+    check_model(model)
+    check_not_empty(x)
+    if micro_batch is not None:
+        check_size("micro_batch", micro_batch)
+    if out is None and micro_batch is None:
+        return model.predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
+    batches = _outputs(model, x, batch_size, verbose, steps, callbacks, micro_batch)
+    return _gathered(batches) if out is None else _streamed(model, batches, _npy_path(out))
+
+
+def _npy_path(out: str | PathLike[str]) -> Path:
+    path = Path(out)
+    if path.suffix != ".npy":
+        raise InvalidInput("Predictions are written to a .npy file", received=str(out))
+    if not path.parent.is_dir():
+        raise InvalidInput("Predictions are written to a directory that exists", received=str(path.parent))
+    return path
+
+
+def _outputs(
+    model: keras.Model,
+    x: Any,
+    batch_size: int | None,
+    verbose: str | int,
+    steps: int | None,
+    callbacks: Any,
+    micro_batch: int | None,
+) -> Iterator[Any]:
+    """Yields the outputs of one batch after the other as NumPy arrays, driving callbacks as Keras does."""
+    iterator = private_apis.epoch_iterator(model, x, batch_size, steps)
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks = keras.callbacks.CallbackList(
+            callbacks,
+            add_progbar=verbose != 0,
+            verbose=verbose,
+            epochs=1,
+            steps=iterator.num_batches,
+            model=model,
+        )
+    model.make_predict_function()
+    model.stop_predicting = False
+    callbacks.on_predict_begin()
+    with iterator.catch_stop_iteration():
+        for begin_step, end_step, batches in iterator:
+            callbacks.on_predict_batch_begin(begin_step)
+            data = private_apis.next_batches(model, batches)
+            parts = [part for batch in data for part in _parts(batch, micro_batch)]
+            outputs = _concatenated([_to_numpy(model.predict_function([part])) for part in parts])
+            callbacks.on_predict_batch_end(end_step, {"outputs": outputs})
+            yield outputs
+            if model.stop_predicting:
+                break
+    callbacks.on_predict_end()
+
+
+def _parts(batch: Any, size: int | None) -> list[Any]:
+    samples = int(next(leaf for leaf in keras.tree.flatten(batch) if leaf is not None).shape[0])
+    if size is None or samples <= size:
+        return [batch]
+    return [_slice(batch, start, start + size) for start in range(0, samples, size)]
+
+
+def _slice(batch: Any, start: int, stop: int) -> Any:
+    return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[start:stop], batch)
+
+
+def _to_numpy(outputs: Any) -> Any:
+    return keras.tree.map_structure(lambda tensor: tensor.numpy(), outputs)
+
+
+def _concatenated(parts: list[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    return keras.tree.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
+
+
+def _gathered(batches: Iterator[Any]) -> Any:
+    return _concatenated(list(batches))
+
+
+def _streamed(model: keras.Model, batches: Iterator[Any], path: Path) -> Any:
+    files: list[NpyFile] = []
+    structure: Any = None
+    with ExitStack() as stack:
+        for outputs in batches:
+            arrays = keras.tree.flatten(outputs)
+            if not files:
+                structure = outputs
+                for name in _names(model, outputs, path):
+                    files.append(stack.enter_context(NpyFile(name)))
+            for file, array in zip(files, arrays, strict=True):
+                file.append(array)
+    if not files:
+        raise InvalidInput("There must be at least one sample to predict", received="no sample")
+    return keras.tree.pack_sequence_as(structure, [np.load(file.path, mmap_mode="r") for file in files])
+
+
+def _names(model: keras.Model, outputs: Any, path: Path) -> list[Path]:
+    count = len(keras.tree.flatten(outputs))
+    if count == 1:
+        return [path]
+    names = sorted(outputs) if isinstance(outputs, dict) else list(getattr(model, "output_names", None) or [])
+    if len(names) != count:
+        names = [str(index) for index in range(count)]
+    return [path.with_suffix(f".{str(name).replace('/', '_')}.npy") for name in names]

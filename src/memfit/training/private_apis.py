@@ -1,0 +1,142 @@
+"""The private Keras APIs this room uses, because nothing public gives a loss before it is reduced.
+
+Checked with Keras 3.15.1 (TensorFlow 2.21.0); Keras 3.12 has the same names.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+def build(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
+    """Creates the variables of the model, its metrics and its optimizer, if they do not exist yet.
+
+    Stock Keras creates them while it traces the first step; inside a loop's body TensorFlow forbids that.
+    """
+    parts = (model._compile_loss, model._compile_metrics, model.optimizer)
+    unbuilt = any(part is not None and not part.built for part in parts)
+    if unbuilt or not all(layer.built for layer in model._flatten_layers()):
+        model._symbolic_build(data_batch=(x, y, sample_weight))
+
+
+def forward(model: Any, x: Any, *, training: bool) -> Any:
+    """Calls the model as Keras's own steps do: `training` is passed only to a `call` that takes it."""
+    return model(x, training=training) if model._call_has_training_arg else model(x)
+
+
+def compute_loss(model: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool) -> Any:
+    """Calls `model.compute_loss` as Keras's own steps do (an override may lack `training`)."""
+    return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+
+
+def compute_compiled_loss(model: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """Computes the losses given to `compile()`, without any other."""
+    return model._compile_loss(y, y_pred, sample_weight)
+
+
+def track_loss(model: Any, loss: Any, samples: Any) -> None:
+    """Gives the batch's loss to the metric named "loss", as Keras's own steps do."""
+    model._loss_tracker.update_state(loss, sample_weight=samples)
+
+
+def losses(model: Any) -> list[Any]:
+    """The Keras losses of a built model, one for each output that has one."""
+    compiled = model._compile_loss
+    return [] if compiled is None else [entry.loss for entry in compiled._flat_losses]
+
+
+def loss_metrics(model: Any) -> list[Any]:
+    """The metrics that follow the losses of the single outputs; empty for a model with one output."""
+    return [] if model._compile_loss is None else list(model._compile_loss.metrics)
+
+
+def compiled_mark(model: Any) -> object:
+    """An object that is another one after every `compile()`."""
+    return model._loss_tracker
+
+
+@contextmanager
+def replaced_losses(
+    model: Any, stand_ins: Sequence[Callable[..., Any]], metrics: Sequence[Any]
+) -> Iterator[None]:
+    """Lets `compute_loss` call stand-ins for the model's losses and for the metrics that follow them."""
+    compiled = model._compile_loss
+    if compiled is None:
+        yield
+        return
+    entries, followers = compiled._flat_losses, compiled._metrics
+    pairs = zip(entries, stand_ins, strict=True)
+    compiled._flat_losses = [entry._replace(loss=stand_in) for entry, stand_in in pairs]
+    compiled._metrics = list(metrics)
+    try:
+        yield
+    finally:
+        compiled._flat_losses, compiled._metrics = entries, followers
+
+
+@contextmanager
+def replaced_additional_loss(model: Any, aggregate: Callable[[Any], Any]) -> Iterator[None]:
+    """Lets `compute_loss` add `aggregate(loss)` for every loss of `add_loss` and of the regularisers."""
+    original = model._aggregate_additional_loss
+    object.__setattr__(model, "_aggregate_additional_loss", lambda loss: aggregate(original(loss)))
+    try:
+        yield
+    finally:
+        object.__delattr__(model, "_aggregate_additional_loss")
+
+
+def mask_of(tensor: Any) -> Any:
+    """The Keras mask that a tensor carries, or None."""
+    from keras.src.backend import get_keras_mask
+
+    return get_keras_mask(tensor)
+
+
+def masked_weights(sample_weight: Any, mask: Any, dtype: str) -> Any:
+    """Merges a mask into sample weights as Keras's losses do, entries masked out weighing 0."""
+    from keras.src.losses.loss import apply_mask
+
+    return apply_mask(sample_weight, mask, dtype=dtype, reduction="sum")
+
+
+def aligned(values: Any, weights: Any) -> tuple[Any, Any]:
+    """Brings values and their weights to one rank as Keras's losses do."""
+    from keras.src.losses.loss import squeeze_or_expand_to_same_rank
+
+    return squeeze_or_expand_to_same_rank(values, weights)
+
+
+def batches_itself(x: Any) -> bool:
+    """Says whether data yields batches (a dataset, a generator), so that `batch_size` is not Keras's to choose."""
+    from keras.src.trainers import data_adapters
+
+    return not data_adapters.array_data_adapter.can_convert_arrays((x,)) and x is not None
+
+
+def epoch_iterator(model: Any, x: Any, batch_size: int | None, steps: int | None) -> Any:
+    """What Keras's `predict` reads its data with: any kind of data in, batches out."""
+    from keras.src.backend.tensorflow.trainer import TFEpochIterator
+
+    return TFEpochIterator(
+        x=x,
+        batch_size=batch_size,
+        steps_per_epoch=steps,
+        shuffle=False,
+        distribute_strategy=model.distribute_strategy,
+        steps_per_execution=model.steps_per_execution,
+    )
+
+
+def next_batches(model: Any, iterator: Any) -> list[Any]:
+    """Takes the batches of one execution from Keras's iterator, at least one."""
+    import tensorflow as tf
+
+    batches: list[Any] = []
+    for _ in range(model.steps_per_execution):
+        try:
+            batches.append(next(iterator))
+        except (StopIteration, tf.errors.OutOfRangeError):
+            if not batches:
+                raise
+            break
+    return batches
