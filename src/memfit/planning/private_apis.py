@@ -1,0 +1,42 @@
+"""The private TensorFlow and Keras APIs this room uses, because nothing public can tell.
+
+Checked with TensorFlow 2.21.0 and Keras 3.15.1.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def gradients(ys: Sequence[Any], grad_ys: Sequence[Any], xs: Sequence[Any], graph: Any) -> list[Any]:
+    """Builds the gradients of `ys`, tensors of `graph`, in the current graph; None where there is none.
+
+    `tf.gradients` is the same, but only inside one graph; the gradient of a nested `tf.function` is built in
+    another. The name is not TensorFlow's "gradients", which grappler's memory optimizer looks for.
+    """
+    from tensorflow.python.ops import gradients_util
+
+    return list(
+        gradients_util._GradientsHelper(ys, xs, grad_ys, name="rematerialised_gradients", src_graph=graph)
+    )
+
+
+def forward_op_of(op: Any) -> Any:
+    """Returns the forward op whose gradient function made `op`, or None."""
+    return op._original_op
+
+
+def added_losses(model: Any) -> list[tuple[Any, int, Any]]:
+    """Lists the losses that layers added in the call just made: the layer, the place in its list, the tensor."""
+    return [
+        (layer, place, loss) for layer in model._flatten_layers() for place, loss in enumerate(layer._losses)
+    ]
+
+
+def set_added_loss(layer: Any, place: int, loss: Any) -> None:
+    """Puts another tensor in the place of a loss that a layer added."""
+    layer._losses[place] = loss
+
+
+def forget_losses(model: Any) -> None:
+    """Drops the losses of a call, which would otherwise keep the tensors of its graph alive."""
+    model._clear_losses()

@@ -1,0 +1,160 @@
+"""Choosing what a training step keeps: the least recomputation whose activations fit in a number of bytes."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from memfit.budgets.errors import InvalidInput
+from memfit.budgets.size import Size
+from memfit.planning.rematerialisation_options import Choices, Option, table_of_options
+from memfit.planning.rematerialisation_peak import predicted_peak
+from memfit.planning.rematerialisation_recomputation import recomputations
+from memfit.planning.rematerialisation_segments import Segments
+from memfit.planning.rematerialisation_trace import Tensor, Trace, trace
+
+# Kept bytes are counted in this many steps of the budget; each segment is rounded up.
+_STEPS = 160
+# Fractions of stock's activation memory that `front` looks at.
+_RATIOS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.27, 0.24, 0.21, 0.18, 0.15, 0.12)
+
+
+def front(model: Any, batch_size: int, inputs: Any = None) -> tuple[Segments, ...]:
+    """Lists the choices worth having, from the fastest to the one with the least memory.
+
+    Args:
+        model: A built Keras model.
+        batch_size: The batch the figures are for.
+        inputs: Tensor specs of the model's inputs; needed only for subclassed models.
+
+    Returns:
+        Choices of which none is both smaller and faster than another; empty if nothing can be saved.
+    """
+    chooser = _Chooser(trace(model, batch_size, inputs), batch_size)
+    found = [choice for ratio in _RATIOS if (choice := chooser.within(ratio * chooser.stock)) is not None]
+    best: list[Segments] = []
+    for choice in sorted(found, key=lambda choice: (choice.recomputed, choice.activation_bytes)):
+        if choice.activation_bytes < min((other.activation_bytes for other in best), default=chooser.stock):
+            best.append(choice)
+    return tuple(best)
+
+
+def choose(model: Any, batch_size: int, activation_budget: int | float, inputs: Any = None) -> Segments:
+    """Chooses the least recomputation with which the activations of a step fit.
+
+    Args:
+        model: A built Keras model.
+        batch_size: The batch the step is for.
+        activation_budget: Bytes for the activations, or, as a float up to 1, a part of what stock Keras takes.
+        inputs: Tensor specs of the model's inputs; needed only for subclassed models.
+
+    Returns:
+        The choice, which `memfit.training.rematerialisation.rematerialised` applies to the model or to a copy.
+
+    Raises:
+        InvalidInput: If no choice is that small; the message says what the smallest takes.
+    """
+    chooser = _Chooser(trace(model, batch_size, inputs), batch_size)
+    budget = activation_budget * chooser.stock if isinstance(activation_budget, float) else activation_budget
+    aim = float(budget)
+    # The peak is predicted op by op only for a finished choice; where it is above the budget, aim lower.
+    for _ in range(8):
+        choice = chooser.within(aim)
+        if choice is None:
+            break
+        if choice.activation_bytes <= budget:
+            return choice
+        aim *= max(0.7, 0.98 * budget / choice.activation_bytes)
+    raise InvalidInput(
+        "The activations do not fit, however much is computed again",
+        received=str(Size(int(budget))),
+        remedy=f"Give at least {chooser.smallest()}, or use a smaller batch",
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    start: int
+    option: Option | None
+    bucket: int
+
+
+class _Chooser:
+    """Dynamic programming over the cuts of one trace."""
+
+    def __init__(self, trace: Trace, batch_size: int) -> None:
+        self.trace = trace
+        self.batch_size = batch_size
+        self.choices = Choices(trace)
+        self.table = table_of_options(self.choices)
+        self.all_kept = self.choices.small | {
+            t for tensors in self.choices.needed for t in tensors if t[0] >= 0
+        }
+        self.stock = predicted_peak(trace, self.all_kept, ())
+        self.step_cost = sum(op.cost for op in trace.ops)
+
+    def within(self, aim: float) -> Segments | None:
+        """Finds the choice with the least recomputation whose segments each stay below `aim` bytes."""
+        steps = self._cheapest(aim)
+        if steps is None:
+            return None
+        starts = tuple(self.choices.cuts[step.start] for step in steps if step.start)
+        kept: set[Tensor] = set(self.choices.small)
+        for step in steps:
+            kept |= set(step.option.inside) if step.option else set()
+            kept |= self.choices.alive[self.choices.cuts[step.start]]
+        return self._segments(kept, starts)
+
+    def smallest(self) -> Size:
+        aims = [self.within(ratio * self.stock) for ratio in (*_RATIOS, 0.09, 0.06)]
+        return Size(min([choice.activation_bytes for choice in aims if choice], default=self.stock))
+
+    def _cheapest(self, aim: float) -> list[_Step] | None:
+        """Least cost to reach each cut with each number of kept bytes so far, and the way back from the end."""
+        unit = aim / _STEPS
+        count = len(self.choices.cuts)
+        best = np.full((count, _STEPS + 1), np.inf)
+        best[0, 0] = 0.0
+        came: list[list[_Step | None]] = [[None] * (_STEPS + 1) for _ in range(count)]
+        for start in range(count - 1):
+            if not np.isfinite(best[start]).any():
+                continue
+            for end, option in self.table[start]:
+                more = math.ceil(option.keeps / unit)
+                # While a segment's backward pass runs, all that was kept up to its end is there.
+                room = int((aim - option.holds) / unit) - more
+                if room < 0:
+                    continue
+                room = min(room, _STEPS - more)
+                costs = best[start, : room + 1] + option.cost
+                better = costs < best[end, more : more + room + 1]
+                if better.any():
+                    best[end, more : more + room + 1][better] = costs[better]
+                    for bucket in np.flatnonzero(better):
+                        came[end][bucket + more] = _Step(start, option, int(bucket))
+        if not np.isfinite(best[-1]).any():
+            return None
+        steps: list[_Step] = []
+        cut, bucket = count - 1, int(np.argmin(best[-1]))
+        while cut:
+            step = came[cut][bucket]
+            assert step is not None
+            steps.append(step)
+            cut, bucket = step.start, step.bucket
+        return steps[::-1]
+
+    def _segments(self, kept: set[Tensor], starts: tuple[int, ...]) -> Segments:
+        extra = sum(
+            self.trace.ops[index].cost
+            for part in recomputations(self.trace, kept, starts)
+            for index in part.again
+        )
+        return Segments(
+            batch_size=self.batch_size,
+            starts=tuple(self.trace.ops[start].name for start in starts),
+            kept=tuple(self.trace.tensor_name(tensor) for tensor in sorted(kept)),
+            stock_bytes=Size(self.stock),
+            activation_bytes=Size(predicted_peak(self.trace, kept, starts)),
+            recomputed=extra / self.step_cost,
+        )

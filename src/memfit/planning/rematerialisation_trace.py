@@ -1,0 +1,154 @@
+"""Reading a model's forward and backward pass from the graph TensorFlow really builds for them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memfit.planning.private_apis import added_losses, forget_losses, forward_op_of, gradients
+from memfit.planning.rematerialisation_costs import cost
+
+Tensor = tuple[int, int]  # the op's index in the trace, and which of its outputs
+
+# These read a tensor's shape, not its values: they run at once and keep nothing alive.
+_SHAPE_READERS = {"Shape", "ShapeN", "Size", "Rank"}
+# Their output is their input's buffer.
+_ALIASES = {"Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient"}
+
+
+@dataclass(frozen=True)
+class Op:
+    """One op of the trace: what it reads, what it makes, and what running it again would take."""
+
+    name: str
+    type: str
+    inputs: tuple[Tensor, ...]
+    sizes: tuple[int, ...]
+    cost: float
+    recomputable: bool
+    level: int  # for a backward op the forward op it belongs to, else its own index
+
+    @property
+    def is_alias(self) -> bool:
+        return self.type in _ALIASES
+
+    @property
+    def reads_values(self) -> bool:
+        return self.type not in _SHAPE_READERS
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Forward ops, then backward ops, each in an order in which they can run."""
+
+    ops: tuple[Op, ...]
+    forward_count: int
+
+    @property
+    def forward(self) -> tuple[Op, ...]:
+        return self.ops[: self.forward_count]
+
+    @property
+    def backward(self) -> range:
+        return range(self.forward_count, len(self.ops))
+
+    def tensor_name(self, tensor: Tensor) -> str:
+        return f"{self.ops[tensor[0]].name}:{tensor[1]}"
+
+
+def trace(model: Any, batch_size: int, inputs: Any = None) -> Trace:
+    """Traces one training call of a model and its gradients, without running either.
+
+    Args:
+        model: A built Keras model.
+        batch_size: The batch its shapes are taken at.
+        inputs: Tensor specs (with the batch axis) in the structure that the model is called with; needed only
+            for models that do not know their inputs (subclassed ones).
+    """
+    import tensorflow as tf
+
+    specs = input_specs(model, batch_size) if inputs is None else inputs
+    found: list[Trace] = []
+
+    def step(x: Any) -> None:
+        graph = tf.compat.v1.get_default_graph()
+        before = len(graph.get_operations())
+        with tf.name_scope("rematerialised") as scope:
+            y = model(x, training=True)
+        outputs = differentiable([*tf.nest.flatten(y), *(loss for _, _, loss in added_losses(model))])
+        forward = graph.get_operations()[before:]
+        grad_ys = [tf.ones_like(output) for output in outputs]
+        after = len(graph.get_operations())
+        gradients(outputs, grad_ys, trainable_values(model), graph)
+        found.append(read(forward, graph.get_operations()[after:], scope))
+
+    tf.function(step, autograph=False).get_concrete_function(specs)
+    forget_losses(model)
+    return found[0]
+
+
+def read(forward: Sequence[Any], backward: Sequence[Any], scope: str) -> Trace:
+    """Turns the ops of a graph into a trace; the names of forward ops are relative to `scope`."""
+    index = {op: place for place, op in enumerate([*forward, *backward])}
+    ops: list[Op] = []
+    for place, op in enumerate([*forward, *backward]):
+        inputs = tuple((index.get(tensor.op, -1), tensor.value_index) for tensor in op.inputs)
+        is_forward = place < len(forward)
+        level = place
+        if not is_forward:
+            level = index.get(forward_op_of(op), len(forward))
+            producers = [producer for producer, _ in inputs if producer >= len(forward)]
+            level = min([level, *(ops[producer].level for producer in producers)])
+        ops.append(
+            Op(
+                name=op.name.removeprefix(scope) if is_forward else op.name,
+                type=op.type,
+                inputs=inputs,
+                sizes=tuple(_bytes(output) for output in op.outputs),
+                cost=cost(op),
+                recomputable=is_forward and _is_pure(op),
+                level=level,
+            )
+        )
+    return Trace(tuple(ops), len(forward))
+
+
+def input_specs(model: Any, batch_size: int) -> Any:
+    """Returns tensor specs of a model's inputs at a batch size, in the structure it is called with."""
+    import tensorflow as tf
+
+    from memfit.budgets.errors import InvalidInput
+
+    try:
+        inputs = model.input  # the structure, as `model.inputs` is flat
+    except (AttributeError, ValueError):
+        inputs = None
+    if inputs is None:
+        raise InvalidInput(
+            "The shapes of a subclassed model's inputs are not known from the model",
+            received=type(model).__name__,
+            remedy="Pass inputs=, tensor specs with the batch axis in the structure the model is called with",
+        )
+    return tf.nest.map_structure(lambda x: tf.TensorSpec((batch_size, *x.shape[1:]), x.dtype), inputs)
+
+
+def trainable_values(model: Any) -> list[Any]:
+    """Returns the TensorFlow variables behind a model's trainable variables."""
+    return [variable.value for variable in model.trainable_variables]
+
+
+def differentiable(tensors: Sequence[Any]) -> list[Any]:
+    return [tensor for tensor in tensors if tensor.dtype.is_floating or tensor.dtype.is_complex]
+
+
+def _bytes(tensor: Any) -> int:
+    if tensor.dtype.size == 0 or tensor.shape.rank is None or tensor.op.type == "ReadVariableOp":
+        return 0  # resources and strings are not activations, and a read variable is the variable's buffer
+    return math.prod(size or 1 for size in tensor.shape) * tensor.dtype.size
+
+
+def _is_pure(op: Any) -> bool:
+    """Says whether running the op once more gives the same and changes nothing."""
+    if op.op_def.is_stateful or op.type in ("Placeholder", "Const"):
+        return False
+    return not any(attr.HasField("func") or attr.list.func for attr in op.node_def.attr.values())

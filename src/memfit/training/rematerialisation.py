@@ -1,0 +1,116 @@
+"""Calling a model so that the backward pass computes activations again instead of keeping them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from memfit.planning.private_apis import added_losses, gradients, set_added_loss
+from memfit.planning.rematerialisation_segments import Segments
+from memfit.planning.rematerialisation_trace import trainable_values
+from memfit.training.rematerialisation_rewrite import check_names, recompute_in_backward_pass
+
+
+def rematerialised(model: Any, segments: Segments) -> Callable[..., Any]:
+    """Returns a function to call in a training step in place of the model.
+
+    What it returns, the gradients, the losses that layers add, the masks, and how the variables change are those
+    of `model(x, training=True)`. It saves memory where a step is traced (`tf.function`, with `jit_compile` or
+    without), not when run eagerly: there it is the plain call.
+
+    Args:
+        model: The Keras model.
+        segments: What `memfit.planning.rematerialisation.choose` gave for this model or for a copy of it.
+
+    Returns:
+        A function of `x` and `training`, as the model itself.
+
+    Raises:
+        InvalidInput: When called, if the segments were chosen for another model.
+
+    Example:
+        call = rematerialised(model, choose(model, batch_size=64, activation_budget=0.3))
+        with tf.GradientTape() as tape:
+            loss = loss_fn(y, call(x, training=True))
+        tape.gradient(loss, model.trainable_variables)
+    """
+    import tensorflow as tf
+
+    @tf.autograph.experimental.do_not_convert  # plain Python at tracing time, and nothing to convert
+    def call(x: Any, training: bool = True) -> Any:
+        if not training or tf.executing_eagerly():
+            return model(x, training=training)
+        result: list[Any] = []
+
+        @tf.custom_gradient
+        def forward(*tensors: Any) -> Any:
+            outputs, structure, backward = _forward(model, segments, tf.nest.pack_sequence_as(x, tensors))
+            result.append(structure)
+            return outputs, backward
+
+        outputs = forward(*tf.nest.flatten(x))
+        y, losses = result[0]
+        for (layer, place, _), loss in zip(losses, outputs[len(outputs) - len(losses) :], strict=True):
+            set_added_loss(layer, place, loss)
+        return _with_masks(y, outputs[: len(outputs) - len(losses)])
+
+    return call
+
+
+def _forward(model: Any, segments: Segments, x: Any) -> tuple[list[Any], Any, Callable[..., Any]]:
+    """Calls the model, and returns its outputs and losses, their structure, and the function for gradients."""
+    import tensorflow as tf
+
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    with tf.name_scope("rematerialised") as scope:
+        y = model(x, training=True)
+    losses = added_losses(model)
+    outputs = [*tf.nest.flatten(y), *(loss for _, _, loss in losses)]
+    ops = graph.get_operations()[before:]
+    check_names(ops, scope, segments)
+
+    def backward(*incoming: Any, variables: Sequence[Any] = ()) -> Any:
+        here = tf.compat.v1.get_default_graph()
+        first = len(here.get_operations())
+        inputs = tf.nest.flatten(x)
+        trained = {value.ref() for value in trainable_values(model)}
+        weights = [variable for variable in variables if variable.ref() in trained]
+        pairs = [
+            (output, gradient)
+            for output, gradient in zip(outputs, incoming, strict=True)
+            if output.dtype.is_floating and gradient is not None
+        ]
+        found = gradients(*map(list, zip(*pairs, strict=True)), xs=[*inputs, *weights], graph=graph)
+        by_weight = dict(zip((weight.ref() for weight in weights), found[len(inputs) :], strict=True))
+        # A gradient that is built in another graph (that of a nested tf.function) is exact, but saves nothing.
+        if here is graph:
+            recompute_in_backward_pass(
+                ops,
+                here.get_operations()[first:],
+                scope,
+                segments,
+                incoming=[gradient for _, gradient in pairs],
+                wanted=[tensor.op for gradient in by_weight.values() for tensor in _tensors(gradient)],
+            )
+        of_inputs = found[: len(inputs)]
+        of_variables = [by_weight.get(variable.ref()) for variable in variables]
+        return (of_inputs, of_variables) if variables else of_inputs
+
+    return outputs, (y, losses), backward
+
+
+def _tensors(gradient: Any) -> list[Any]:
+    """Lists the tensors of a gradient: one, those of an IndexedSlices, or none."""
+    import tensorflow as tf
+
+    return [] if gradient is None else tf.nest.flatten(gradient, expand_composites=True)
+
+
+def _with_masks(y: Any, outputs: Sequence[Any]) -> Any:
+    """Puts outputs in the structure of `y`, with the masks Keras attached to them."""
+    import tensorflow as tf
+
+    for old, new in zip(tf.nest.flatten(y), outputs, strict=True):
+        mask = getattr(old, "_keras_mask", None)
+        if mask is not None:
+            new._keras_mask = mask
+    return tf.nest.pack_sequence_as(y, list(outputs))
