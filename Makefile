@@ -1,10 +1,11 @@
 # Every target sets up what it needs; Python 3.11+ and make are enough to begin.
 PYTHON ?= python3
 VENV := .venv
+OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test check format clean
+.PHONY: help demo test test-oldest check format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -21,16 +22,25 @@ demo: $(VENV)/installed  ## train in a small arena: stock Keras, then memfit
 test: $(VENV)/installed  ## all tests (what CI runs)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
+$(OLDEST)/installed: pyproject.toml constraints-oldest.txt
+	@echo "Setting up $(OLDEST) (about a minute the first time)"
+	@$(PYTHON) -m venv $(OLDEST)
+	@$(OLDEST)/bin/pip install --quiet --disable-pip-version-check -c constraints-oldest.txt -e '.[cpu,dev]'
+	@touch $@
+
+test-oldest: $(OLDEST)/installed  ## all tests with the oldest Keras and TensorFlow supported
+	@$(OLDEST)/bin/python -m pytest -n 2 --dist loadfile
+
 check: $(VENV)/installed  ## format, lint, types, import rules, wheel
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@sh benchmarks/wheel_check.sh $(BIN)/python
+	@.ci/wheel
 
 format: $(VENV)/installed  ## rewrite the files as ruff wants them
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .venv-oldest dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -2,6 +2,8 @@
 
 import signal
 
+_NOTHING = object()  # None is a value that can be received
+
 
 class MemfitError(Exception):
     """Anything memfit itself has to say no to."""
@@ -10,16 +12,16 @@ class MemfitError(Exception):
 class InvalidInput(MemfitError, ValueError):
     """A value memfit cannot work with; nothing has been changed when it is raised."""
 
-    def __init__(self, rule: str, *, received: object = None, remedy: str = "") -> None:
+    def __init__(self, rule: str, *, received: object = _NOTHING, remedy: str = "") -> None:
         """Tells a rule, the value that broke it and what to do instead, as one message.
 
         Args:
             rule: What must hold, as a sentence.
-            received: The offending value; left out of the message where it is None.
+            received: The offending value, where there is one.
             remedy: What to write or run instead.
         """
         parts = [rule.rstrip(".") + "."]
-        if received is not None:
+        if received is not _NOTHING:
             parts.append(f"Received: {received!r}.")
         if remedy:
             parts.append(remedy.rstrip(".") + ".")

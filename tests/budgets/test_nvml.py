@@ -1,0 +1,68 @@
+"""Against values as NVML gives them: there is no NVIDIA driver on the machines these tests run on."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from memfit.budgets.nvml import gpus
+
+MIB = 2**20
+# As `nvmlDeviceGetMemoryInfo` gives them for two cards of different size.
+CARDS = [
+    ("NVIDIA A10G", "GPU-aaaa1111-0000", 23028 * MIB, 22500 * MIB),
+    ("NVIDIA GeForce RTX 3060", "GPU-bbbb2222-0000", 12288 * MIB, 6000 * MIB),
+]
+
+
+class _Error(Exception):
+    pass
+
+
+def _library(*, driver: bool = True, as_bytes: bool = False) -> Any:
+    def init() -> None:
+        if not driver:
+            raise _Error("NVML Shared Library Not Found")
+
+    def text(value: str) -> str | bytes:
+        return value.encode() if as_bytes else value
+
+    return SimpleNamespace(
+        NVMLError=_Error,
+        nvmlInit=init,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: len(CARDS),
+        nvmlDeviceGetHandleByIndex=lambda index: CARDS[index],
+        nvmlDeviceGetUUID=lambda card: text(card[1]),
+        nvmlDeviceGetName=lambda card: text(card[0]),
+        nvmlDeviceGetMemoryInfo=lambda card: SimpleNamespace(total=card[2], free=card[3]),
+    )
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_each_card_has_its_total_free_and_source(as_bytes: bool) -> None:
+    first, second = gpus({}, _library(as_bytes=as_bytes))
+    assert (first.name, first.total, first.free) == ("GPU:0 NVIDIA A10G", 23028 * MIB, 22500 * MIB)
+    assert (second.name, second.source) == ("GPU:1 NVIDIA GeForce RTX 3060", "NVML")
+
+
+@pytest.mark.parametrize(
+    ("setting", "names"),
+    [
+        ("1,0", ["GPU:0 NVIDIA GeForce RTX 3060", "GPU:1 NVIDIA A10G"]),
+        ("GPU-bbbb", ["GPU:0 NVIDIA GeForce RTX 3060"]),
+        ("0,7,1", ["GPU:0 NVIDIA A10G"]),
+        ("-1", []),
+        ("", []),
+    ],
+)
+def test_cuda_visible_devices_chooses_and_orders_as_cuda_does(setting: str, names: list[str]) -> None:
+    assert [gpu.name for gpu in gpus({"CUDA_VISIBLE_DEVICES": setting}, _library())] == names
+
+
+def test_no_driver_is_no_gpu() -> None:
+    assert gpus({}, _library(driver=False)) == []
+
+
+def test_the_real_library_is_asked_by_default() -> None:
+    assert isinstance(gpus(), list)

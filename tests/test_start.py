@@ -1,0 +1,54 @@
+"""`import memfit` and help come before TensorFlow and take milliseconds."""
+
+import doctest
+import importlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+import memfit
+
+
+def _best_seconds(*command: str) -> float:
+    times = []
+    for _ in range(7):
+        begun = time.perf_counter()
+        subprocess.run([sys.executable, *command], check=True, capture_output=True)
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def test_importing_memfit_costs_a_small_multiple_of_a_bare_interpreter() -> None:
+    assert _best_seconds("-c", "import memfit") < 2 * _best_seconds("-c", "pass")
+
+
+@pytest.mark.parametrize("args", [["--help"], ["doctor", "--help"]])
+def test_help_takes_under_150_ms(args: list[str]) -> None:
+    assert _best_seconds("-m", "memfit", *args) < 0.150
+
+
+def test_neither_import_nor_help_loads_tensorflow_or_keras() -> None:
+    code = (
+        "import sys, memfit\n"
+        "from memfit.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "sys.exit(bool({'tensorflow', 'keras', 'rich', 'plotly', 'numpy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_every_public_name_can_be_loaded_and_unknown_ones_say_so() -> None:
+    for name in memfit.__all__:
+        assert getattr(memfit, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'fitt'"):
+        memfit.fitt  # noqa: B018 - the lookup is what is tested
+
+
+@pytest.mark.parametrize("module", ["memfit.budgets.size", "memfit.budgets.isolation", "memfit.tables"])
+def test_examples_in_docstrings_hold(module: str) -> None:
+    failed, attempted = doctest.testmod(importlib.import_module(module))
+    assert attempted
+    assert not failed
