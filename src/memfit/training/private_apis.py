@@ -140,3 +140,14 @@ def next_batches(model: Any, iterator: Any) -> list[Any]:
                 raise
             break
     return batches
+
+
+def all_layers(model: Any) -> list[Any]:
+    """The model and every layer in it, however deeply nested, each once."""
+    return list(model._flatten_layers())
+
+
+def output_layers(model: Any) -> list[Any]:
+    """The layers whose outputs are those of a functional or sequential model; none for a subclassed one."""
+    outputs = getattr(model, "outputs", None)
+    return [output._keras_history.operation for output in outputs] if outputs else []

@@ -1,0 +1,167 @@
+"""The plan: the levers chosen for a budget, with predicted peak and time."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from memfit.budgets.errors import InvalidInput
+from memfit.budgets.size import Size
+from memfit.planning.fidelity import Fidelity
+from memfit.planning.rematerialisation_segments import Segments
+from memfit.tables import table
+
+
+@dataclass(frozen=True)
+class Lever:
+    """One change that saves memory, and what became of it.
+
+    Attributes:
+        name: What it is called.
+        fidelity: What it does to the training.
+        used: Whether the plan pulls it.
+        setting: How far, such as "32 micro-batches of 8"; empty where it is not used.
+        why: Why it is used or why not.
+        saving: What it saves at its setting (predicted); None where it is not known.
+        cost: Its time as a part of a stock step, 0.2 for 20% more (predicted); None where it is not known.
+    """
+
+    name: str
+    fidelity: Fidelity
+    used: bool
+    why: str
+    setting: str = ""
+    saving: Size | None = None
+    cost: float | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """What to change so that a training fits, applied by `memfit.fit(..., plan=plan)`.
+
+    Attributes:
+        model: A fingerprint of the model the plan was made for.
+        batch_size: The batch of one optimizer update.
+        memory: The bytes the job may take on its device.
+        fidelity: The farthest that any lever of the plan goes.
+        stock: The predicted peak without any lever.
+        predicted: The predicted peak with the plan.
+        margin: What the prediction keeps free below `memory` for its own error.
+        time: The predicted time of a step, as a multiple of stock's.
+        source: What the prediction stands on.
+        micro_batch: Samples in a micro-batch; None for the whole batch at once.
+        segments: What is kept for the backward pass; None for everything, as stock Keras does.
+        precision: A Keras dtype policy to train in, such as "mixed_bfloat16"; None for the model's own.
+        validation_batch: Samples in a slice of a validation batch; None for whole batches.
+        levers: Every lever, used or not, with the reason.
+    """
+
+    model: str
+    batch_size: int
+    memory: Size
+    fidelity: Fidelity
+    stock: Size
+    predicted: Size
+    margin: Size
+    time: float
+    source: str
+    micro_batch: int | None = None
+    segments: Segments | None = None
+    precision: str | None = None
+    validation_batch: int | None = None
+    levers: tuple[Lever, ...] = ()
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the job fits as it is."""
+        return self.micro_batch is None and self.segments is None and self.precision is None
+
+    def __repr__(self) -> str:
+        facts = [
+            ["batch", self.batch_size],
+            ["memory", self.memory],
+            ["stock peak", f"{self.stock} (predicted)"],
+            ["planned peak", f"{self.predicted} (predicted; {self.margin} kept free)"],
+            ["step time", f"{self.time:.2f}x stock's (predicted)"],
+            [
+                "fidelity",
+                "as stock Keras: no lever is needed" if self.changes_nothing else str(self.fidelity),
+            ],
+            ["source", self.source],
+        ]
+        rows = [
+            [
+                "✓" if lever.used else "·",
+                lever.name,
+                lever.fidelity,
+                "" if lever.saving is None else f"-{lever.saving}",
+                "" if lever.cost is None else f"+{lever.cost:.0%}",
+                f"{lever.setting}: {lever.why}" if lever.setting else lever.why,
+            ]
+            for lever in sorted(self.levers, key=lambda lever: (not lever.used, lever.fidelity))
+        ]
+        head = ["", "lever", "fidelity", "saves", "time", "why"]
+        return table(facts) + "\n\n" + table(rows, head=head, right=[3, 4])
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the plan as plain data that `from_json` reads, sizes in bytes."""
+        plain = asdict(self)
+        for name in ("memory", "stock", "predicted", "margin"):
+            plain[name] = int(plain[name])
+        plain["fidelity"] = str(self.fidelity)
+        plain["segments"] = None if self.segments is None else self.segments.to_json()
+        plain["levers"] = [
+            {
+                **asdict(lever),
+                "fidelity": str(lever.fidelity),
+                "saving": None if lever.saving is None else int(lever.saving),
+            }
+            for lever in self.levers
+        ]
+        return plain
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Plan":
+        """Reads what `to_json` returned.
+
+        Raises:
+            InvalidInput: If something is missing or of another kind.
+        """
+        try:
+            sizes = {name: Size(data[name]) for name in ("memory", "stock", "predicted", "margin")}
+            levers = tuple(_lever(lever) for lever in data["levers"])
+            segments = data["segments"]
+            rest: dict[str, Any] = {
+                **data,
+                **sizes,
+                "fidelity": Fidelity.read(data["fidelity"]),
+                "segments": None if segments is None else Segments.from_json(segments),
+                "levers": levers,
+            }
+            return cls(**rest)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InvalidInput(f"A plan is read from what `Plan.to_json` returned ({error})") from error
+
+    def save(self, file: str | Path) -> None:
+        """Writes the plan to a JSON file."""
+        Path(file).write_text(json.dumps(self.to_json(), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, file: str | Path) -> "Plan":
+        """Reads a plan from a JSON file.
+
+        Raises:
+            InvalidInput: If the file cannot be read or holds no plan.
+        """
+        try:
+            return cls.from_json(json.loads(Path(file).read_text()))
+        except (OSError, ValueError) as error:
+            if isinstance(error, InvalidInput):
+                raise
+            raise InvalidInput(f"That file holds no plan ({error})", received=str(file)) from error
+
+
+def _lever(data: dict[str, Any]) -> Lever:
+    lever = Lever(**data)
+    saving = None if lever.saving is None else Size(lever.saving)
+    return replace(lever, fidelity=Fidelity.read(data["fidelity"]), saving=saving)
