@@ -40,3 +40,8 @@ def set_added_loss(layer: Any, place: int, loss: Any) -> None:
 def forget_losses(model: Any) -> None:
     """Drops the losses of a call, which would otherwise keep the tensors of its graph alive."""
     model._clear_losses()
+
+
+def all_layers(model: Any) -> list[Any]:
+    """The model and every layer in it, however deeply nested, each once."""
+    return list(model._flatten_layers())

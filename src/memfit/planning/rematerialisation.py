@@ -131,8 +131,8 @@ class _Chooser:
                 better = costs < best[end, more : more + room + 1]
                 if better.any():
                     best[end, more : more + room + 1][better] = costs[better]
-                    for bucket in np.flatnonzero(better):
-                        came[end][bucket + more] = _Step(start, option, int(bucket))
+                    for place in np.flatnonzero(better).tolist():
+                        came[end][place + more] = _Step(start, option, place)
         if not np.isfinite(best[-1]).any():
             return None
         steps: list[_Step] = []

@@ -29,7 +29,7 @@ def cost(op: Any) -> float:
 def flops(op: Any) -> float:
     """Counts the multiplications and additions of convolutions and matrix products; 0 for other ops."""
     kind = op.type
-    if kind.endswith("BackpropFilter") or kind.endswith("BackpropFilterV2"):
+    if kind.endswith(("BackpropFilter", "BackpropFilterV2")):
         return _convolution(op, filters=op.outputs[0], grid=op.inputs[2])
     if kind.startswith("Conv") and "BackpropInput" in kind:
         return _convolution(op, filters=op.inputs[1], grid=op.inputs[2])

@@ -79,8 +79,8 @@ def trace(model: Any, batch_size: int, inputs: Any = None) -> Trace:
         forward = graph.get_operations()[before:]
         grad_ys = [tf.ones_like(output) for output in outputs]
         after = len(graph.get_operations())
-        gradients(outputs, grad_ys, trainable_values(model), graph)
-        found.append(read(forward, graph.get_operations()[after:], scope))
+        wanted = ops_of(gradients(outputs, grad_ys, trainable_values(model), graph))
+        found.append(read(forward, leading_to(wanted, graph.get_operations()[after:]), scope))
 
     tf.function(step, autograph=False).get_concrete_function(specs)
     forget_losses(model)
@@ -111,6 +111,29 @@ def read(forward: Sequence[Any], backward: Sequence[Any], scope: str) -> Trace:
             )
         )
     return Trace(tuple(ops), len(forward))
+
+
+def leading_to(wanted: Sequence[Any], backward: Sequence[Any]) -> list[Any]:
+    """Picks the backward ops that lead to wanted ops; the others are dead code, which nothing may wait for."""
+    possible = set(backward)
+    found: set[Any] = set()
+    waiting = [op for op in wanted if op in possible]
+    while waiting:
+        op = waiting.pop()
+        if op not in found:
+            found.add(op)
+            waiting += [tensor.op for tensor in op.inputs if tensor.op in possible]
+    return [op for op in backward if op in found]
+
+
+def ops_of(gradients: Sequence[Any]) -> list[Any]:
+    """Lists the ops that make gradients: tensors, slices of tensors, or None."""
+    import tensorflow as tf
+
+    tensors = [
+        tf.nest.flatten(gradient, expand_composites=True) for gradient in gradients if gradient is not None
+    ]
+    return [tensor.op for parts in tensors for tensor in parts]
 
 
 def input_specs(model: Any, batch_size: int) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from memfit.budgets.errors import InvalidInput
+from memfit.planning.private_apis import all_layers
 from memfit.training import private_apis
 
 POLICIES = ("mixed_bfloat16", "mixed_float16")
@@ -54,7 +55,7 @@ def _forget_compiled_steps(model: keras.Model) -> None:
 def _to_lower(model: keras.Model, policy: str) -> list[Any]:
     if policy not in POLICIES:
         raise InvalidInput(f"A plan's precision is one of {', '.join(POLICIES)}", received=policy)
-    layers = private_apis.all_layers(model)
+    layers = all_layers(model)
     for layer in layers:
         if layer.dtype_policy.name != "float32":
             raise InvalidInput(

@@ -142,11 +142,6 @@ def next_batches(model: Any, iterator: Any) -> list[Any]:
     return batches
 
 
-def all_layers(model: Any) -> list[Any]:
-    """The model and every layer in it, however deeply nested, each once."""
-    return list(model._flatten_layers())
-
-
 def output_layers(model: Any) -> list[Any]:
     """The layers whose outputs are those of a functional or sequential model; none for a subclassed one."""
     outputs = getattr(model, "outputs", None)

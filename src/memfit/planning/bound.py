@@ -1,0 +1,70 @@
+"""A quick upper bound of a step's peak: jobs that clearly fit need no recording."""
+
+import math
+from typing import Any
+
+from memfit.budgets.size import Size
+from memfit.planning.private_apis import all_layers
+
+# Layers whose memory is told by the size of their outputs. Others (recurrent, attention, unknown ones) hold
+# tensors inside that their outputs say nothing about.
+_PLAIN = frozenset(
+    """Activation ActivityRegularization Add Average AveragePooling1D AveragePooling2D AveragePooling3D
+    BatchNormalization Concatenate Conv1D Conv1DTranspose Conv2D Conv2DTranspose Conv3D Cropping1D Cropping2D
+    Dense DepthwiseConv1D DepthwiseConv2D Dot Dropout ELU Embedding Flatten Functional GaussianDropout
+    GaussianNoise GlobalAveragePooling1D GlobalAveragePooling2D GlobalMaxPooling1D GlobalMaxPooling2D
+    GroupNormalization Identity InputLayer LayerNormalization LeakyReLU MaxPooling1D MaxPooling2D MaxPooling3D
+    Maximum Minimum Multiply Normalization PReLU Permute ReLU RepeatVector Rescaling Reshape SeparableConv1D
+    SeparableConv2D Sequential Softmax SpatialDropout1D SpatialDropout2D Subtract UpSampling1D UpSampling2D
+    ZeroPadding1D ZeroPadding2D""".split()
+)
+# Per sample, the peaks of ResNet50, MobileNetV2, VGG16, EfficientNetB0, DenseNet121 and a U-Net grow by 0.3 to
+# 1.1 times the sum of their layers' outputs; the BFC allocator can occupy twice what is asked of it.
+_PER_OUTPUT = 2
+# The rest is weights, gradients and slots, with the temporaries of the update: up to twice their sum.
+_PER_WEIGHT = 2
+
+
+def upper_bound(model: Any, batch_size: int) -> Size | None:
+    """Returns bytes that a training step surely stays below, or None where that cannot be told quickly."""
+    layers = all_layers(model)
+    if not getattr(model, "outputs", None) or type(model).__name__ not in (
+        "Functional",
+        "Sequential",
+        "Model",
+    ):
+        return None
+    if any(type(layer).__name__ not in _PLAIN for layer in layers if layer is not model):
+        return None
+    outputs = 0
+    for operation in _operations(model):
+        shapes = [tensor.shape[1:] for tensor in _flat(operation.output)]
+        if any(size is None for shape in shapes for size in shape):
+            return None
+        outputs += sum(math.prod(shape) for shape in shapes) * 4
+    trained = _bytes(model.trainable_variables)
+    weights = _bytes(model.variables) + trained + _slots(model.optimizer, trained)
+    return Size(_PER_OUTPUT * outputs * batch_size + _PER_WEIGHT * weights)
+
+
+def _operations(model: Any) -> list[Any]:
+    """Every operation of a functional model, those of nested models in place of them."""
+    found: list[Any] = []
+    for operation in model.operations:
+        found += _operations(operation) if getattr(operation, "operations", None) else [operation]
+    return found
+
+
+def _flat(outputs: Any) -> list[Any]:
+    import keras
+
+    return list(keras.tree.flatten(outputs))
+
+
+def _bytes(variables: Any) -> int:
+    return sum(math.prod(variable.shape) * 4 for variable in variables)
+
+
+def _slots(optimizer: Any, trained: int) -> int:
+    """Bytes of an optimizer's state; two slots a weight, as Adam's, where it is not built yet."""
+    return _bytes(optimizer.variables) if optimizer.built else 3 * trained

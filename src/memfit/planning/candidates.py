@@ -1,0 +1,93 @@
+"""The plans that could be made for a job, each with its predicted peak and time."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from memfit.planning.fidelity import Fidelity
+from memfit.planning.rematerialisation_segments import Segments
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is known about a job's step before anything is changed, in bytes.
+
+    Attributes:
+        peak: The predicted peak of the stock step, with its margin, by batch size.
+        gradients: One copy of the gradients.
+        inputs: One sample of the inputs, targets and weights.
+        fixed_time: The part of a step's time that does not depend on the batch, as a fraction of the step at
+            the batch asked for: what every further micro-batch costs.
+    """
+
+    peak: Callable[[int], int]
+    gradients: int
+    inputs: int
+    fixed_time: float
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One combination of settings.
+
+    Attributes:
+        fidelity: The farthest that any of them goes.
+        peak: Predicted bytes, with margin.
+        time: Predicted time of a step as a multiple of stock's.
+        micro_batch: As in `Plan`.
+        segments: As in `Plan`.
+    """
+
+    fidelity: Fidelity
+    peak: int
+    time: float
+    micro_batch: int | None = None
+    segments: Segments | None = None
+
+
+def candidates(
+    figures: Figures,
+    batch_size: int,
+    micro_sizes: Sequence[int],
+    micro_fidelity: Fidelity,
+    fronts: Sequence[Segments],
+) -> Iterator[Candidate]:
+    """Yields every combination of micro-batches and rematerialisation, the stock step first.
+
+    Args:
+        figures: The job's figures.
+        batch_size: The batch asked for.
+        micro_sizes: Sizes of micro-batches to consider; empty where the lever does not apply.
+        micro_fidelity: How faithful they are for this model.
+        fronts: Choices of what to keep for the backward pass; empty where the lever does not apply.
+    """
+    for micro_batch in (None, *micro_sizes):
+        for segments in (None, *fronts):
+            yield Candidate(
+                fidelity=Fidelity.EXACT if micro_batch is None else micro_fidelity,
+                peak=_peak(figures, batch_size, micro_batch, segments),
+                time=_time(figures, batch_size, micro_batch, segments),
+                micro_batch=micro_batch,
+                segments=segments,
+            )
+
+
+def best(found: Sequence[Candidate], memory: int, allow: Fidelity) -> Candidate | None:
+    """The fastest of the most faithful candidates that fit; None where none fits."""
+    fitting = [candidate for candidate in found if candidate.peak <= memory and candidate.fidelity <= allow]
+    return min(fitting, key=lambda candidate: (candidate.fidelity, candidate.time), default=None)
+
+
+def _peak(figures: Figures, batch_size: int, micro_batch: int | None, segments: Segments | None) -> int:
+    size = micro_batch or batch_size
+    peak = figures.peak(size)
+    if segments is not None:
+        # What is kept for the backward pass grows with the samples that pass at once.
+        peak -= (segments.stock_bytes - segments.activation_bytes) * size // segments.batch_size
+    if micro_batch is not None:
+        peak += figures.gradients + figures.inputs * (batch_size - micro_batch)
+    return peak
+
+
+def _time(figures: Figures, batch_size: int, micro_batch: int | None, segments: Segments | None) -> float:
+    parts = 1 if micro_batch is None else -(-batch_size // micro_batch)
+    return 1 + figures.fixed_time * (parts - 1) + (0.0 if segments is None else segments.recomputed)

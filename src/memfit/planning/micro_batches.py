@@ -1,0 +1,60 @@
+"""The lever of micro-batches: one update from several smaller passes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from memfit.planning.fidelity import Fidelity
+from memfit.planning.private_apis import all_layers
+
+NAME = "micro-batches"
+
+
+def fidelity(model: Any) -> tuple[Fidelity, str]:
+    """Says how faithful micro-batches are for a model, and why."""
+    import keras
+
+    for layer in all_layers(model):
+        if isinstance(layer, keras.layers.BatchNormalization):
+            if layer.trainable:
+                return Fidelity.NEAR, f"{layer.name} takes its statistics over a micro-batch, not the batch"
+        elif isinstance(layer, keras.layers.SpectralNormalization) or _has_state_of_its_own(layer):
+            return Fidelity.NEAR, f"{layer.name} has state that moves with every micro-batch"
+    return Fidelity.EXACT, "no layer looks across the batch"
+
+
+def why_not(model: Any) -> str | None:
+    """Says why a model's training cannot be cut into micro-batches, or None where it can."""
+    import keras
+    import tensorflow as tf
+
+    if "train_step" in vars(model) or type(model).train_step is not keras.Model.train_step:
+        return "its train_step is custom, and only that method knows how its losses add up"
+    replicas = (tf.distribute.get_strategy(), model.distribute_strategy)
+    if any(strategy.num_replicas_in_sync > 1 for strategy in replicas):
+        return "it is trained on several replicas"
+    if any(getattr(weight, "overwrite_with_gradient", False) for weight in model.trainable_variables):
+        return "it has weights that are overwritten with their gradient (float8)"
+    losses = keras.tree.flatten(model.loss) if getattr(model, "loss", None) is not None else []
+    if len(losses) > 1 and any(getattr(loss, "reduction", "sum") in (None, "none") for loss in losses):
+        return 'it adds a loss with reduction="none" to other losses'
+    return None
+
+
+def sizes(batch_size: int) -> Iterator[int]:
+    """The sizes worth trying, largest first: the batch in 2, 3, 4, 6, 8, 12, ... parts, down to single samples."""
+    last = batch_size
+    parts = 2
+    while last > 1:
+        size = -(-batch_size // parts)
+        if size < last:
+            yield size
+            last = size
+        parts = parts * 3 // 2 if parts & (parts - 1) == 0 else parts * 4 // 3
+
+
+def _has_state_of_its_own(layer: Any) -> bool:
+    """Whether a layer that is not Keras's own keeps weights that are not trained: it may change them in a call."""
+    if type(layer).__module__.startswith("keras.") or not layer.trainable:
+        return False
+    inner = {id(weight) for other in all_layers(layer)[1:] for weight in other.weights}
+    return any(id(weight) not in inner for weight in layer.non_trainable_weights)
