@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from memfit.budgets.isolation import isolated as isolated
     from memfit.budgets.releasing import release as release
     from memfit.budgets.size import Size as Size
+    from memfit.data.arrays import arrays as arrays
+    from memfit.data.images import images as images
     from memfit.training.evaluating import evaluate as evaluate
     from memfit.training.fitting import fit as fit
     from memfit.training.predicting import predict as predict
@@ -34,10 +36,12 @@ _HOME = {
     "Run": "memfit.training.run",
     "Size": "memfit.budgets.size",
     "TooLate": "memfit.budgets.errors",
+    "arrays": "memfit.data.arrays",
     "budget": "memfit.budgets.budget",
     "configure": "memfit.budgets.configuration",
     "evaluate": "memfit.training.evaluating",
     "fit": "memfit.training.fitting",
+    "images": "memfit.data.images",
     "isolated": "memfit.budgets.isolation",
     "predict": "memfit.training.predicting",
     "release": "memfit.budgets.releasing",

@@ -1,0 +1,200 @@
+"""The folder of disk caches: one sub-folder per set of files and settings, bounded, the longest unused goes first."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memfit.budgets.errors import InvalidInput
+from memfit.budgets.size import Size
+from memfit.data.stores import KEPT, DiskStore
+
+# Part of every key: change it when decoding or the layout of a cache changes.
+_VERSION = 1
+_NAMES = ("images.npy", "states.npy", "about.json", "users.lock", "writer.lock")
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """One disk cache.
+
+    Attributes:
+        key: What names it: a hash of the files' identity and of every setting.
+        size: Its bytes when complete.
+        images: How many images it is for.
+        kept: How many are in it.
+        source: The folder common to all files.
+        used: When it was last used, in seconds since 1970.
+        in_use: Whether a process uses it now.
+    """
+
+    key: str
+    size: Size
+    images: int
+    kept: int
+    source: str
+    used: float
+    in_use: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as plain data."""
+        return {**asdict(self), "size": int(self.size)}
+
+
+def cache_folder() -> Path:
+    """Returns where disk caches are: $MEMFIT_CACHE, else the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("MEMFIT_CACHE") or Path(home) / "memfit")
+
+
+def cache_limit(folder: Path) -> int:
+    """Returns how many bytes all caches in `folder` may take: $MEMFIT_CACHE_LIMIT, else half of what is free."""
+    text = os.environ.get("MEMFIT_CACHE_LIMIT")
+    taken = sum(entry.size for entry in entries(folder))
+    available = taken + shutil.disk_usage(_existing(folder)).free
+    return Size(text, of=available) if text else available // 2
+
+
+def cache_key(paths: Sequence[str], settings: dict[str, Any]) -> str:
+    """Returns the name of a cache: another one for any other file, size, time of change or setting."""
+    digest = hashlib.sha256(json.dumps([_VERSION, settings], sort_keys=True).encode())
+    for path in paths:
+        try:
+            stat = os.stat(path)  # noqa: PTH116 - a Path object per file costs more than the stat
+            identity = f"{stat.st_size} {stat.st_mtime_ns}"
+        except OSError:
+            identity = "missing"
+        digest.update(f"{os.path.abspath(path)}\0{identity}\0".encode(errors="surrogateescape"))  # noqa: PTH100
+    return digest.hexdigest()[:24]
+
+
+def open_cache(
+    folder: Path, paths: Sequence[str], shape: tuple[int, ...], settings: dict[str, Any]
+) -> DiskStore | None:
+    """Returns the cache for these files and settings, made if it is not there; None where it has no room."""
+    place = folder / cache_key(paths, settings)
+    needed = len(paths) * int(np.prod(shape))
+    if not _is_whole(place, len(paths), shape):
+        if place.exists():
+            remove(folder, place.name)
+        if not _make_room(folder, needed):
+            return None
+        _create(place, paths, shape)
+    os.utime(place / "about.json")
+    return DiskStore(place, len(paths), shape)
+
+
+def entries(folder: Path) -> list[CacheEntry]:
+    """Returns the caches in a folder, the most recently used first."""
+    found = [_entry(place) for place in folder.iterdir() if place.is_dir()] if folder.is_dir() else []
+    return sorted((entry for entry in found if entry is not None), key=lambda entry: -entry.used)
+
+
+def remove(folder: Path, key: str) -> None:
+    """Deletes a cache.
+
+    Raises:
+        InvalidInput: If there is no such cache, or a process uses it.
+    """
+    place = folder / key
+    if "/" in key or key in ("", ".", "..") or not (place / "about.json").exists():
+        raise InvalidInput("There is no such cache", received=key, remedy="List them with: memfit cache ls")
+    with (place / "users.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidInput(
+                "A cache in use cannot be removed",
+                received=key,
+                remedy="Wait until the training that uses it ends",
+            ) from None
+        # Out of sight at once: whoever looks meanwhile sees a whole cache or none.
+        grave = Path(tempfile.mkdtemp(prefix=".removed-", dir=folder))
+        place.rename(grave / key)
+        shutil.rmtree(grave)
+
+
+def _create(place: Path, paths: Sequence[str], shape: tuple[int, ...]) -> None:
+    """Makes an empty cache under another name and renames it: it is there as a whole or not at all."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=place.parent))
+    count = len(paths)
+    # This writes the header and sets the length; the file is sparse until images are put in.
+    np.lib.format.open_memmap(draft / "images.npy", "w+", np.uint8, (count, *shape))
+    np.save(draft / "states.npy", np.zeros(count, np.uint8))
+    common = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])  # noqa: PTH100, PTH120
+    about = {"images": count, "shape": shape, "source": common, "made": time.time()}
+    (draft / "about.json").write_text(json.dumps(about))
+    for name in ("users.lock", "writer.lock"):
+        (draft / name).touch()
+    try:
+        draft.rename(place)
+    except OSError:  # another process was first: its cache is as good
+        shutil.rmtree(draft)
+
+
+def _is_whole(place: Path, count: int, shape: tuple[int, ...]) -> bool:
+    """Whether all files of a cache are there and have the right length."""
+    if not all((place / name).exists() for name in _NAMES):
+        return False
+    try:
+        images = np.load(place / "images.npy", mmap_mode="r")
+        states = np.load(place / "states.npy")
+    except (OSError, ValueError):
+        return False
+    return images.shape == (count, *shape) and states.shape == (count,) and images.dtype == np.uint8
+
+
+def _make_room(folder: Path, needed: int) -> bool:
+    """Removes the longest unused caches until there is room; False where that is not enough."""
+    limit = cache_limit(folder)
+    free = shutil.disk_usage(_existing(folder)).free
+    there = entries(folder)
+    taken = sum(int(entry.size) for entry in there)
+    idle = [entry for entry in there if not entry.in_use]
+    if needed > limit - sum(entry.size for entry in there if entry.in_use):
+        return False
+    while idle and (taken + needed > limit or needed > free):
+        oldest = idle.pop()
+        with contextlib.suppress(InvalidInput):  # somebody began to use it just now
+            remove(folder, oldest.key)
+            taken -= oldest.size
+            free = shutil.disk_usage(_existing(folder)).free
+    return taken + needed <= limit and needed <= free
+
+
+def _entry(place: Path) -> CacheEntry | None:
+    try:
+        about = json.loads((place / "about.json").read_text())
+        states = np.load(place / "states.npy")
+        used = (place / "about.json").stat().st_mtime
+        size = (place / "images.npy").stat().st_size
+    except (OSError, ValueError):
+        return None
+    kept = int(np.count_nonzero(states == KEPT))
+    return CacheEntry(place.name, Size(size), about["images"], kept, about["source"], used, _in_use(place))
+
+
+def _in_use(place: Path) -> bool:
+    with (place / "users.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _existing(folder: Path) -> Path:
+    while not folder.exists():
+        folder = folder.parent
+    return folder

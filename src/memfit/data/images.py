@@ -1,0 +1,124 @@
+"""`memfit.images`: image files as batches, inside a budget of host memory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memfit.budgets.errors import InvalidInput
+from memfit.budgets.size import Size
+from memfit.data.augmentation import Step, augmenter
+from memfit.data.bad_files import BadFiles
+from memfit.data.caching import choose_store
+from memfit.data.iteration import finished, per_iteration, with_length
+from memfit.data.loading import Loader
+from memfit.data.order import Order
+from memfit.data.pipeline import Pipeline
+from memfit.data.sizing import size_up
+from memfit.data.sources import Files, find_files, split
+
+
+def images(
+    source: Any,
+    labels: Any = None,
+    *,
+    size: tuple[int, int],
+    batch_size: int = 32,
+    channels: int = 3,
+    validation_split: float | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+    augment: Sequence[Any] = (),
+    cache: str | Path | None = "auto",
+    on_error: str = "raise",
+    shard: tuple[int, int] = (0, 1),
+    memory: int | str | None = None,
+) -> Any:
+    """Returns a `tf.data.Dataset` of image batches, or one for training and one for validation.
+
+    Images are uint8 from 0 to 255 until they are on the device, a quarter of the bytes of float32: scale them in
+    the model, with `keras.layers.Rescaling(1 / 255)` or the application's own preprocessing layer.
+
+    Args:
+        source: A folder with one sub-folder per class, a list of paths, a CSV file or a DataFrame (a column of
+            paths, all others are labels; paths in a CSV are relative to it).
+        labels: For each path a class name, a number, a float, a row of numbers, or a list of class names (several
+            classes per image); None: from the folders or the table, or no labels.
+        size: Height and width to resize to.
+        batch_size: Images in a batch; the last one of an epoch may be smaller.
+        channels: 3 for colour, 1 for grey.
+        validation_split: The share of images for validation; None: one dataset.
+        shuffle: Whether every epoch of training has its own random order.
+        seed: What the order, the split and the augmentation are drawn from.
+        augment: Keras preprocessing layers, functions of one NumPy image (with `rng=` if they take it), or
+            Albumentations-style callables. They run after the cache, on the CPU, in training only.
+        cache: "auto" keeps decoded images in RAM if they fit the budget, else on disk, else not at all;
+            "memory", "disk", a folder for the disk cache, or None.
+        on_error: What to do about a file that is no image: "raise", "skip" (leave it out and list it), or
+            "report" (also warn). The list is `dataset.memfit.bad_files`.
+        shard: `(index, workers)`: this worker reads every n-th image of each epoch's order, and no others.
+        memory: The host memory that the pipeline may take, such as "4GiB"; None: half of what is free.
+
+    Returns:
+        The dataset, or `(training, validation)` with `validation_split`. Its attribute `memfit` is a `Pipeline`:
+        its figures, bad files, and `resume(epoch, batch)`; `class_names` and `file_paths` are as in
+        Keras.
+
+    Raises:
+        InvalidInput: If there are no images, labels do not match, or a setting is unknown.
+    """
+    if channels not in (1, 3):
+        raise InvalidInput("channels is 1 (grey) or 3 (colour)", received=channels)
+    if len(size) != 2 or not all(isinstance(n, int | np.integer) and n > 0 for n in size):
+        raise InvalidInput("size is (height, width) in pixels", received=size)
+    height, width = (int(n) for n in size)
+    bad_files = BadFiles(on_error)
+    files = find_files(source, labels)
+    count = len(files.paths)
+    parts = [np.arange(count)] if validation_split is None else split(count, validation_split, seed)
+    orders = [
+        Order(len(part), batch_size, shuffle and not number, seed, shard) for number, part in enumerate(parts)
+    ]
+    step = augmenter(augment, (height, width), channels) if augment else None
+    sizing = size_up(memory, files.paths, (height, width), channels, batch_size, augmented=bool(augment))
+    store, where = choose_store(cache, files.paths, (height, width, channels), sizing)
+    loader = Loader(files.paths, (height, width), channels, sizing, store, bad_files)
+    made = []
+    for number, (part, order) in enumerate(zip(parts, orders, strict=True)):
+        any_length = _dataset(files, part, loader, order, None if number else step)
+        # Files left out can leave a batch empty, so that there are fewer.
+        dataset = with_length(any_length, order) if on_error == "raise" else any_length
+        batch_bytes = Size(min(batch_size, order.samples) * height * width * channels)
+        dataset.memfit = Pipeline(
+            order, batch_bytes, sizing.ahead, sizing.memory, any_length, where, bad_files
+        )
+        dataset.file_paths = [files.paths[index] for index in part]
+        dataset.class_names = list(files.labels.class_names) if files.labels is not None else []
+        made.append(dataset)
+    return made[0] if validation_split is None else tuple(made)
+
+
+def _dataset(files: Files, part: Any, loader: Loader, order: Order, step: Step | None) -> Any:
+    import tensorflow as tf
+
+    part = tf.constant(part, tf.int64)
+    labels = None if files.labels is None else tf.constant(files.labels.values)
+    sizing = loader.sizing
+
+    def finish(epoch: Any, batch: Any, chosen: Any, pixels: Any) -> Any:
+        targets = None if labels is None else tf.gather(labels, chosen)
+        if step is not None:
+            seed = tf.stack([tf.constant(order.seed % 2**31, tf.int32), tf.cast(epoch, tf.int32)])
+            seed = tf.random.experimental.stateless_fold_in(seed, tf.cast(batch, tf.int32))
+            pixels, targets = step(pixels, targets, seed)
+        return epoch, batch, pixels if targets is None else (pixels, targets)
+
+    def make(epoch: Any, first: Any, numbers: Any) -> Any:
+        batches = loader.batches(first, tf.gather(part, numbers), order.batch_size)
+        return batches.map(
+            lambda batch, chosen, pixels: finish(epoch, batch, chosen, pixels),
+            num_parallel_calls=sizing.augmenters if step is not None else None,
+        )
+
+    return finished(per_iteration(order, make), order, ahead=sizing.ahead, memory=sizing.memory)

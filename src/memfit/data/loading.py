@@ -1,0 +1,187 @@
+"""Batches of decoded images: from the store where they are kept, else from the files, with bad files found.
+
+Decoding runs in parallel in TensorFlow's own ops, which fail without saying for which file. So failures are
+dropped there, and the sequential stage behind notices which positions are missing; only then Python is asked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from memfit.data.bad_files import BadFiles
+from memfit.data.decoding import decode
+from memfit.data.sizing import Sizing
+from memfit.data.stores import ABSENT, BAD, KEPT, Store
+
+_NO_FILE = -1
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Decodes files, numbered in the order of `paths`.
+
+    Attributes:
+        paths: The files.
+        size: Height and width to resize to.
+        channels: 1 or 3.
+        sizing: How many are decoded at the same time.
+        store: Where decoded images are kept, or None.
+        bad_files: What happens to files that are no images.
+    """
+
+    paths: Sequence[str]
+    size: tuple[int, int]
+    channels: int
+    sizing: Sizing
+    store: Store | None
+    bad_files: BadFiles
+
+    @cached_property
+    def _path_tensor(self) -> Any:
+        """Made eagerly and captured: as a constant in a function it would be copied with every function."""
+        import tensorflow as tf
+
+        with tf.init_scope():
+            return tf.constant(list(self.paths))
+
+    def batches(self, first: Any, chosen: Any, batch_size: int) -> Any:
+        """Returns a dataset of `(batch number, file numbers, images)` for the chosen files in their order.
+
+        Args:
+            first: The number of the first batch.
+            chosen: The files' numbers, from the first batch on.
+            batch_size: Files in a batch; bad ones that are left out make their own batch smaller, no other.
+        """
+        import tensorflow as tf
+
+        if self.store is None:
+            return self._decoded(first, chosen, tf.zeros_like(chosen, tf.uint8), batch_size)
+        with tf.name_scope("memfit"):
+            states = tf.ensure_shape(tf.numpy_function(self._states, [chosen], tf.uint8), (None,))
+        complete = tf.reduce_all(tf.equal(states, KEPT))
+        to_gather = chosen[: tf.where(complete, tf.size(chosen), 0)]
+        # Behind a flat_map of its own, the decoder is not even set up when everything is kept: that takes 0.1 s.
+        needed = tf.cast(tf.logical_not(complete), tf.int64)
+        decoded = tf.data.Dataset.range(needed).flat_map(
+            lambda _: self._decoded(first, chosen, states, batch_size)
+        )
+        gathered = tf.data.Dataset.from_tensor_slices(to_gather).batch(batch_size).enumerate(first)
+        return decoded.concatenate(
+            gathered.map(lambda number, numbers: (number, numbers, self._kept(numbers)))
+        )
+
+    def _decoded(self, first: Any, chosen: Any, states: Any, batch_size: int) -> Any:
+        import tensorflow as tf
+
+        start = first * batch_size
+        end = start + tf.size(chosen, tf.int64)
+
+        def load(position: Any, number: Any, state: Any) -> Any:
+            # A file known to be bad is not decoded again.
+            good = tf.raw_ops.Assert(condition=tf.not_equal(state, BAD), data=[number])
+            with tf.control_dependencies([good]):
+                if self.store is None:
+                    return position, number, self._read(number)
+                image = tf.cond(
+                    tf.equal(state, KEPT), lambda: self._kept(number[None])[0], lambda: self._read(number)
+                )
+                return position, number, image
+
+        def check(expected: Any, position: Any, number: Any, image: Any) -> Any:
+            def meet() -> Any:
+                missing = chosen[expected - start : position - start]
+                with tf.name_scope("memfit"):
+                    return tf.ensure_shape(tf.numpy_function(self._meet, [missing], tf.int64), ())
+
+            missing = tf.cond(position > expected, meet, lambda: tf.constant(0, tf.int64))
+            with tf.control_dependencies([missing]):
+                return position + 1, (tf.identity(expected), position, number, image)
+
+        elements = tf.data.Dataset.from_tensor_slices((tf.range(start, end), chosen, states))
+        images = elements.map(
+            load, num_parallel_calls=self.sizing.decoders, deterministic=True
+        ).ignore_errors()
+        # The end is an element too, so that missing files before it are noticed.
+        nothing = tf.zeros((*self.size, self.channels), tf.uint8)
+        finish = tf.data.Dataset.from_tensors((end, tf.constant(_NO_FILE, tf.int64), nothing))
+        checked = images.concatenate(finish).scan(start, lambda expected, element: check(expected, *element))
+        if self.bad_files.policy == "raise":
+            whole = checked.map(lambda expected, position, number, image: (position, number, image))
+            batches = whole.filter(lambda position, number, image: number != _NO_FILE).batch(batch_size)
+        else:
+            batches = checked.flat_map(self._with_gaps).batch(batch_size).map(_without_gaps)
+            batches = batches.filter(lambda positions, numbers, images: tf.size(numbers) > 0)
+        return batches.map(
+            lambda positions, numbers, images: (
+                positions[0] // batch_size,
+                numbers,
+                self._keep(numbers, images),
+            )
+        )
+
+    def _read(self, number: Any) -> Any:
+        import tensorflow as tf
+
+        contents = tf.io.read_file(tf.gather(self._path_tensor, number))
+        return decode(contents, self.size, self.channels, self.sizing.most_pixels)
+
+    def _with_gaps(self, expected: Any, position: Any, number: Any, image: Any) -> Any:
+        """The image behind as many placeholders as positions are missing before it."""
+        import tensorflow as tf
+
+        real = tf.cast(number != _NO_FILE, tf.int64)
+        positions = tf.data.Dataset.range(expected, position + real)
+        return positions.map(lambda p: (p, tf.where(p == position, number, _NO_FILE), image))
+
+    def _keep(self, numbers: Any, images: Any) -> Any:
+        import tensorflow as tf
+
+        if self.store is None:
+            return images
+        with tf.name_scope("memfit"):
+            kept = tf.numpy_function(self._put, [numbers, images], tf.int64)
+        with tf.control_dependencies([kept]):
+            return tf.identity(images)
+
+    def _kept(self, numbers: Any) -> Any:
+        import tensorflow as tf
+
+        assert self.store is not None
+        with tf.name_scope("memfit"):
+            images = tf.numpy_function(self.store.get, [numbers], tf.uint8)
+        return tf.ensure_shape(images, (None, *self.size, self.channels))
+
+    def _states(self, chosen: Any) -> Any:
+        assert self.store is not None
+        self.store.refresh()
+        return self.store.states[chosen]
+
+    def _put(self, numbers: Any, images: Any) -> Any:
+        assert self.store is not None
+        new = self.store.states[numbers] == ABSENT
+        if new.all():
+            self.store.put(numbers, images)
+        elif new.any():
+            self.store.put(numbers[new], images[new])
+        return np.int64(0)
+
+    def _meet(self, missing: Any) -> Any:
+        paths = [self.paths[number] for number in missing]
+        self.bad_files.meet(paths, self.size, self.channels, self.sizing.most_pixels)
+        if self.store is not None:
+            self.store.states[missing] = BAD
+        return np.int64(len(missing))
+
+
+def _without_gaps(positions: Any, numbers: Any, images: Any) -> Any:
+    import tensorflow as tf
+
+    real = numbers != _NO_FILE
+
+    def drop() -> Any:
+        return tf.boolean_mask(positions, real), tf.boolean_mask(numbers, real), tf.boolean_mask(images, real)
+
+    return tf.cond(tf.reduce_all(real), lambda: (positions, numbers, images), drop)

@@ -1,0 +1,102 @@
+"""The order of the samples in each epoch: drawn from (seed, epoch) alone, so that any batch can be gone back to.
+
+Keras asks a dataset for a new iteration in every epoch and does not say which epoch it is. So the pipeline keeps
+a position: the epoch, and the batch to begin it at. It moves on to the next epoch when the last batch of this one
+has been handed out, and only then: an iteration that somebody leaves half-way (Keras looks at one batch to build
+a model; a notebook shows a few pictures) changes nothing, and the epoch begins again in the same order. Nothing
+else about an iteration depends on the past, so a new process that is told the position goes on as the old one
+would have.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from memfit.budgets.errors import InvalidInput
+
+
+@dataclass
+class Position:
+    """Where the next iteration begins.
+
+    Attributes:
+        epoch: Which epoch's order and augmentation it has.
+        batch: Which batch of that epoch comes first.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+
+    def next_epoch(self, epoch: int) -> None:
+        """Notes that the last batch of `epoch` has been handed out."""
+        self.epoch, self.batch = int(epoch) + 1, 0
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which samples make up which batch.
+
+    Attributes:
+        count: Samples in all, before sharding.
+        batch_size: Samples in a batch.
+        shuffle: Whether every epoch has its own random order.
+        seed: What the order is drawn from.
+        shard: Worker's index and number of workers: of the epoch's order, every n-th sample.
+        position: Where the next iteration begins.
+    """
+
+    count: int
+    batch_size: int
+    shuffle: bool
+    seed: int
+    shard: tuple[int, int] = (0, 1)
+    position: Position = field(default_factory=Position)
+
+    def __post_init__(self) -> None:
+        for name, value in (("batch_size", self.batch_size), ("seed", self.seed)):
+            if isinstance(value, bool) or not isinstance(value, int | np.integer):
+                raise InvalidInput(f"{name} is a whole number", received=value)
+        if self.batch_size < 1:
+            raise InvalidInput("batch_size is at least 1", received=self.batch_size)
+        index, workers = self.shard
+        if not 0 <= index < workers:
+            raise InvalidInput("shard is (index, workers), with 0 <= index < workers", received=self.shard)
+        if workers > self.count:
+            raise InvalidInput(
+                "Every worker needs at least one sample", received=f"{self.count} for {workers}"
+            )
+
+    @property
+    def samples(self) -> int:
+        """Samples of this shard in an epoch."""
+        index, workers = self.shard
+        return (self.count - index + workers - 1) // workers
+
+    @property
+    def batches(self) -> int:
+        """Batches of this shard in an epoch; the last one may be smaller."""
+        return -(-self.samples // self.batch_size)
+
+    def of_epoch(self, epoch: int) -> Any:
+        """Returns this shard's samples of an epoch in their order, as int64."""
+        order = np.arange(self.count, dtype=np.int64)
+        if self.shuffle:
+            # PCG64 seeded with both numbers: neighbouring seeds and epochs are unrelated.
+            order = np.random.default_rng([abs(self.seed), int(self.seed < 0), int(epoch)]).permutation(order)
+        return order[self.shard[0] :: self.shard[1]]
+
+    def seek(self, epoch: int, batch: int) -> None:
+        """Lets the next iteration begin at this batch of this epoch, both counted from 0."""
+        if epoch < 0 or not 0 <= batch <= self.batches:
+            raise InvalidInput(
+                f"An epoch here has {self.batches} batches, counted from 0",
+                received=f"epoch={epoch}, batch={batch}",
+            )
+        whole = batch == self.batches
+        self.position.epoch, self.position.batch = epoch + whole, 0 if whole else batch
+
+    def begin(self) -> tuple[Any, Any, Any]:
+        """Returns epoch, first batch, and the samples from that batch on, for the iteration that begins now."""
+        epoch, batch = self.position.epoch, self.position.batch
+        return np.int64(epoch), np.int64(batch), self.of_epoch(epoch)[batch * self.batch_size :]

@@ -1,0 +1,56 @@
+"""The private parts of Keras and TensorFlow that `data` uses; checked with Keras 3.15.1 and TensorFlow 2.21.0."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def seeded(layer: Any, seed: Any) -> Iterator[None]:
+    """Lets all random draws of a Keras layer come from `seed`, a tensor, while its call is traced.
+
+    Keras layers draw from `SeedGenerator`s, found through `Layer._flatten_layers` and `Layer._seed_generators`;
+    `draw_seed` takes nothing else, so the generators' own `next` is replaced for the time being.
+    """
+    import tensorflow as tf
+
+    generators = [generator for part in layer._flatten_layers() for generator in part._seed_generators]
+    draws = 0
+
+    def draw(ordered: bool = True) -> Any:
+        nonlocal draws
+        draws += 1
+        return tf.bitcast(tf.random.experimental.stateless_fold_in(tf.cast(seed, tf.int32), draws), tf.uint32)
+
+    for generator in generators:
+        generator.next = draw
+    try:
+        yield
+    finally:
+        for generator in generators:
+            generator.__dict__.pop("next", None)
+
+
+def dataset_graph(dataset: Any) -> Any:
+    """Returns the GraphDef of a whole tf.data pipeline, with its constants and its functions."""
+    import tensorflow as tf
+
+    serialized = tf.raw_ops.DatasetToGraphV2(
+        input_dataset=dataset._variant_tensor, external_state_policy=1, strip_device_assignment=True
+    )
+    graph = tf.compat.v1.GraphDef()
+    graph.ParseFromString(serialized.numpy())
+    return graph
+
+
+def source_tensors(dataset: Any) -> list[Any]:
+    """Returns the tensors that a pipeline's sources hold, without copying them into a graph."""
+    found, todo, seen = [], [dataset], set()
+    while todo:
+        part = todo.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        found += list(getattr(part, "_tensors", []))
+        todo += part._inputs()
+    return found
