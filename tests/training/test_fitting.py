@@ -1,0 +1,198 @@
+"""`fit` is Keras's: same data in, same calls and history out, and the model's own functions left alone."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import memfit
+from training.parity import Diary, Levers, assert_same_training, train_both_ways
+
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(20, 4)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
+
+def linear(**compiling: Any) -> keras.Model:
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3, activation="tanh"), layers.Dense(1)])
+    model.compile(**{"optimizer": keras.optimizers.SGD(0.1), "loss": "mse", "metrics": ["mae"], **compiling})
+    return model
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return X[index * 8 : index * 8 + 8], Y[index * 8 : index * 8 + 8]
+
+
+def generated() -> Iterator[tuple[Any, Any]]:
+    while True:
+        yield X[:8], Y[:8]
+        yield X[8:13], Y[8:13]
+
+
+SOURCES = {
+    "arrays": (lambda: {"x": X, "y": Y, "batch_size": 8, "epochs": 2}, 6),
+    "tensors": (lambda: {"x": tf.constant(X), "y": tf.constant(Y), "batch_size": 8, "epochs": 2}, 6),
+    "dataset": (lambda: {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(8), "epochs": 2}, 6),
+    "known shapes": (
+        lambda: {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(4, drop_remainder=True)},
+        5,
+    ),
+    "PyDataset": (lambda: {"x": Batches(), "epochs": 2}, 6),
+    "generator": (lambda: {"x": generated(), "steps_per_epoch": 3, "epochs": 2}, 6),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_any_source_of_data_trains_as_in_stock_keras(source: str) -> None:
+    fit, updates = SOURCES[source]
+    assert_same_training(linear, fit, batch_size=8, micro_batch=3, updates=updates)
+
+
+def test_callbacks_get_the_same_calls_with_the_same_logs() -> None:
+    diaries: list[Diary] = []
+
+    def fit() -> dict[str, Any]:
+        diaries.append(Diary())
+        return {
+            "x": X,
+            "y": Y,
+            "batch_size": 8,
+            "initial_epoch": 1,
+            "epochs": 3,
+            "validation_data": (X[:10], Y[:10], np.linspace(0, 1, 10)),
+            "callbacks": [diaries[-1]],
+        }
+
+    *_, history = train_both_ways(linear, fit, batch_size=8, micro_batch=3, validation_batch=4)
+    stock, ours = (diary.pages for diary in diaries)
+    assert [name for name, _ in ours] == [name for name, _ in stock]
+    assert "on_test_batch_end" in {name for name, _ in ours}
+    for (_, a), (name, b) in zip(stock, ours, strict=True):
+        assert len(a) == len(b)
+        for left, right in zip(a, b, strict=True):
+            if isinstance(left, dict):
+                assert list(left) == list(right), name
+                np.testing.assert_allclose(list(right.values()), list(left.values()), rtol=2e-5, err_msg=name)
+            else:
+                assert left == right
+    assert history.epoch == [1, 2]
+
+
+def test_a_job_without_levers_runs_the_functions_that_keras_compiled() -> None:
+    model = linear()
+    model.fit(X, Y, verbose=0)
+    compiled = model.train_function
+    history = memfit.fit(model, X, Y, verbose=0, plan=Levers(32))
+    assert model.train_function is compiled
+    assert isinstance(history, keras.callbacks.History)
+    assert history.memory.plan == Levers(32)
+
+
+def test_the_model_has_its_own_step_back_whatever_happens() -> None:
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            raise KeyboardInterrupt
+
+    model = linear()
+    model.fit(X, Y, verbose=0)
+    compiled = model.train_function
+    attributes = set(vars(model))
+    with pytest.raises(KeyboardInterrupt):
+        memfit.fit(model, X, Y, verbose=0, callbacks=[Stop()], plan=Levers(32, 3, 3))
+    assert model.train_function is compiled
+    assert set(vars(model)) == attributes
+    assert model.train_step.__func__ is keras.Model.train_step
+
+
+def test_a_nan_loss_goes_where_keras_lets_it_go() -> None:
+    make = lambda: linear(optimizer=keras.optimizers.SGD(1e20))  # noqa: E731
+    fit = lambda: {"x": X, "y": Y, "epochs": 4, "callbacks": [keras.callbacks.TerminateOnNaN()]}  # noqa: E731
+    stock, fitted, stock_history, history = train_both_ways(make, fit, micro_batch=3, batch_size=32)
+    assert len(history.epoch) == len(stock_history.epoch) < 4
+    for a, b in zip(stock.variables, fitted.variables, strict=True):
+        np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
+
+
+def test_batch_normalization_moves_once_for_every_part() -> None:
+    model = keras.Sequential([keras.Input((4,)), layers.BatchNormalization(momentum=0.5), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    memfit.fit(model, X, Y, batch_size=20, verbose=0, shuffle=False, plan=Levers(20, 8))
+    mean = np.zeros(4)
+    for part in (X[:8], X[8:16], X[16:]):
+        mean = 0.5 * mean + 0.5 * part.mean(axis=0)
+    np.testing.assert_allclose(model.layers[0].moving_mean, mean, rtol=1e-5)
+
+
+def test_every_part_has_its_own_dropout_mask() -> None:
+    seen: list[np.ndarray] = []
+
+    class Watch(layers.Layer):
+        def call(self, x: Any) -> Any:
+            if tf.is_tensor(x) and tf.executing_eagerly():
+                seen.append(np.asarray(x))
+            return x
+
+    model = keras.Sequential([keras.Input((4,)), layers.Dropout(0.5, seed=3), Watch(), layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    seen.clear()
+    memfit.fit(model, np.ones((64, 4)), np.ones((64, 1)), batch_size=64, verbose=0, plan=Levers(64, 32))
+    first, second = seen[-2:]
+    assert not np.array_equal(first, second)
+    assert 0.3 < np.mean(first == 0) < 0.7
+
+
+class OwnStep(keras.Sequential):
+    def train_step(self, data: Any) -> Any:
+        return super().train_step(data)
+
+
+def refused(**arguments: Any) -> str:
+    model = arguments.pop("model", None) or linear()
+    weights = [w.numpy() for w in model.variables] if isinstance(model, keras.Model) else []
+    attributes = set(vars(model))
+    with pytest.raises(memfit.InvalidInput) as error:
+        memfit.fit(model, **{"x": X, "y": Y, "verbose": 0, **arguments})
+    assert set(vars(model)) == attributes
+    for before, after in zip(weights, model.variables if weights else [], strict=True):
+        np.testing.assert_array_equal(before, after)
+    return str(error.value)
+
+
+def test_bad_input_is_refused_in_one_sentence_and_leaves_the_model_as_it_was() -> None:
+    own = OwnStep([keras.Input((4,)), layers.Dense(1)])
+    own.compile("sgd", "mse")
+    assert "train_step is custom" in refused(model=own, plan=Levers(32, 8))
+    assert "not both" in refused(plan=Levers(32), memory="1GiB")
+    assert "one batch size" in refused(plan=Levers(32, 8), batch_size=16)
+    assert "at least one sample" in refused(x=X[:0], y=Y[:0])
+    assert "at least one sample" in refused(
+        x=tf.data.Dataset.from_tensor_slices((X, Y)).batch(8).take(0), y=None
+    )
+    assert "at least 1" in refused(plan=Levers(32, 0))
+    assert "models of Keras" in refused(model=object.__new__(type("Net", (), {})))
+
+
+def test_a_scalar_in_the_data_is_refused_before_anything_is_learned() -> None:
+    data = tf.data.Dataset.from_tensors((X, Y, tf.constant(2.0)))
+    model = linear()
+    before = model.get_weights()
+    with pytest.raises(memfit.InvalidInput, match="first dimension"):
+        memfit.fit(model, data, verbose=0, shuffle=False, plan=Levers(20, 8))
+    for a, b in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert model.train_step.__func__ is keras.Model.train_step
+
+
+def test_a_custom_train_step_is_still_validated_in_parts() -> None:
+    model = OwnStep([keras.Input((4,)), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    history = memfit.fit(model, X, Y, verbose=0, validation_data=(X, Y), plan=Levers(32, None, 8))
+    assert history.history["val_loss"][0] == pytest.approx(model.evaluate(X, Y, verbose=0), rel=1e-5)
