@@ -9,14 +9,68 @@ from memfit.planning.private_apis import all_layers
 # Layers whose memory is told by the size of their outputs. Others (recurrent, attention, unknown ones) hold
 # tensors inside that their outputs say nothing about.
 _PLAIN = frozenset(
-    """Activation ActivityRegularization Add Average AveragePooling1D AveragePooling2D AveragePooling3D
-    BatchNormalization Concatenate Conv1D Conv1DTranspose Conv2D Conv2DTranspose Conv3D Cropping1D Cropping2D
-    Dense DepthwiseConv1D DepthwiseConv2D Dot Dropout ELU Embedding Flatten Functional GaussianDropout
-    GaussianNoise GlobalAveragePooling1D GlobalAveragePooling2D GlobalMaxPooling1D GlobalMaxPooling2D
-    GroupNormalization Identity InputLayer LayerNormalization LeakyReLU MaxPooling1D MaxPooling2D MaxPooling3D
-    Maximum Minimum Multiply Normalization PReLU Permute ReLU RepeatVector Rescaling Reshape SeparableConv1D
-    SeparableConv2D Sequential Softmax SpatialDropout1D SpatialDropout2D Subtract UpSampling1D UpSampling2D
-    ZeroPadding1D ZeroPadding2D""".split()
+    {
+        "Activation",
+        "ActivityRegularization",
+        "Add",
+        "Average",
+        "AveragePooling1D",
+        "AveragePooling2D",
+        "AveragePooling3D",
+        "BatchNormalization",
+        "Concatenate",
+        "Conv1D",
+        "Conv1DTranspose",
+        "Conv2D",
+        "Conv2DTranspose",
+        "Conv3D",
+        "Cropping1D",
+        "Cropping2D",
+        "Dense",
+        "DepthwiseConv1D",
+        "DepthwiseConv2D",
+        "Dot",
+        "Dropout",
+        "ELU",
+        "Embedding",
+        "Flatten",
+        "Functional",
+        "GaussianDropout",
+        "GaussianNoise",
+        "GlobalAveragePooling1D",
+        "GlobalAveragePooling2D",
+        "GlobalMaxPooling1D",
+        "GlobalMaxPooling2D",
+        "GroupNormalization",
+        "Identity",
+        "InputLayer",
+        "LayerNormalization",
+        "LeakyReLU",
+        "MaxPooling1D",
+        "MaxPooling2D",
+        "MaxPooling3D",
+        "Maximum",
+        "Minimum",
+        "Multiply",
+        "Normalization",
+        "PReLU",
+        "Permute",
+        "ReLU",
+        "RepeatVector",
+        "Rescaling",
+        "Reshape",
+        "SeparableConv1D",
+        "SeparableConv2D",
+        "Sequential",
+        "Softmax",
+        "SpatialDropout1D",
+        "SpatialDropout2D",
+        "Subtract",
+        "UpSampling1D",
+        "UpSampling2D",
+        "ZeroPadding1D",
+        "ZeroPadding2D",
+    }
 )
 # Per sample, the peaks of ResNet50, MobileNetV2, VGG16, EfficientNetB0, DenseNet121 and a U-Net grow by 0.3 to
 # 1.1 times the sum of their layers' outputs; the BFC allocator can occupy twice what is asked of it.

@@ -77,7 +77,7 @@ class Plan:
         return self.micro_batch is None and self.segments is None and self.precision is None
 
     def __repr__(self) -> str:
-        facts = [
+        facts: list[list[object]] = [
             ["batch", self.batch_size],
             ["memory", self.memory],
             ["stock peak", f"{self.stock} (predicted)"],

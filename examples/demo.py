@@ -1,0 +1,90 @@
+"""The main job, on any machine: a real Keras model in a small arena, as stock Keras trains it and as memfit does.
+
+Run it with `make demo`. It needs no GPU: the arena is TensorFlow's own allocator with a cap.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import memfit
+from memfit.budgets.arena import arena_environment
+from memfit.budgets.isolation import run_isolated
+
+MEMORY = memfit.Size("320MiB")
+BATCH = 64
+STEPS = 4
+OUTPUT = Path("demo-output")
+
+
+def model_and_data() -> tuple[Any, Any, Any]:
+    """A convolutional network with BatchNormalization and dropout, and images with something to learn in them."""
+    import keras
+    import numpy as np
+
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    inputs = keras.Input((64, 64, 3))
+    x = layers.Conv2D(32, 3, strides=2, padding="same", use_bias=False)(inputs)
+    for filters in (64, 64, 128, 128):
+        skip = layers.Conv2D(filters, 1, strides=1, use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+        x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+        x = layers.Add()([skip, layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)])
+    x = layers.Dropout(0.2)(layers.GlobalAveragePooling2D()(x))
+    model = keras.Model(inputs, layers.Dense(4, activation="softmax")(x))
+    model.compile(keras.optimizers.Adam(1e-3), "sparse_categorical_crossentropy")
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 4, BATCH * STEPS)
+    images = random.normal(size=(len(labels), 64, 64, 3)) + labels[:, None, None, None] * 0.25
+    return model, images.astype("float32"), labels
+
+
+def stock() -> list[float]:
+    """Trains as stock Keras does and returns the losses of the epochs."""
+    model, x, y = model_and_data()
+    losses: list[float] = model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history[
+        "loss"
+    ]
+    return losses
+
+
+def fitted() -> tuple[list[float], Any]:
+    """Trains with memfit and returns the losses and the run."""
+    model, x, y = model_and_data()
+    history = memfit.fit(
+        model, x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0, memory=MEMORY, allow="exact"
+    )
+    return history.history["loss"], history.memory
+
+
+def run(function: Any, memory: memfit.Size | None) -> Any:
+    """Runs a function in a process of its own, in an arena, with TensorFlow's log out of the way."""
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **({} if memory is None else arena_environment(memory))}
+    return run_isolated(function, (), environment=environment, stderr=subprocess.DEVNULL)
+
+
+def main() -> None:
+    """Shows the whole: the OOM of stock Keras, the plan, the training, the figures."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    print(f"A residual network, batch {BATCH}, in an arena of {MEMORY}.\n")
+    print("1. Stock Keras (TensorFlow waits 10 s before it gives up) ...", flush=True)
+    try:
+        run(stock, MEMORY)
+        print("   It fitted, against all expectation.")
+    except Exception as error:
+        print(f"   {type(error).__name__}: {str(error).splitlines()[0][:96]}\n")
+    print("2. memfit.fit(model, x, y, batch_size=64, memory='320MiB', allow='exact') ...", flush=True)
+    losses, record = run(fitted, MEMORY)
+    print("   " + repr(record).replace("\n", "\n   ") + "\n")
+    print("3. The same training in stock Keras, with all the memory it wants ...", flush=True)
+    expected = run(stock, memfit.Size("4GiB"))
+    print(f"   loss of the epochs, stock:  {'  '.join(f'{loss:.6f}' for loss in expected)}")
+    print(f"   loss of the epochs, memfit: {'  '.join(f'{loss:.6f}' for loss in losses)}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

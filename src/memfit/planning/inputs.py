@@ -1,0 +1,27 @@
+"""The lever of the inputs: batches that wait in memory before they are trained on."""
+
+from typing import Any
+
+from memfit.budgets.size import Size
+from memfit.planning.fidelity import Fidelity
+from memfit.planning.plan import Lever
+from memfit.planning.private_apis import all_layers
+
+NAME = "inputs in uint8"
+
+
+def lever(model: Any, inputs: int, batch_size: int) -> Lever:
+    """Says what keeping the inputs in 8 bits until they are on the device would save.
+
+    Args:
+        model: The model; one that scales its inputs itself can take uint8 as it is.
+        inputs: Bytes of one sample of the inputs.
+        batch_size: Samples in a batch.
+    """
+    scales = any(type(layer).__name__ in ("Rescaling", "Normalization") for layer in all_layers(model))
+    saving = Size(int(inputs * batch_size * 0.75))
+    if scales:
+        why = "yours to change: the model scales its inputs, so feed them as uint8 (memfit.images does)"
+    else:
+        why = "yours to change: put keras.layers.Rescaling into the model and feed uint8 (memfit.images does)"
+    return Lever(NAME, Fidelity.EXACT, used=False, why=why, saving=saving)

@@ -1,0 +1,26 @@
+"""The job a plan is made for: what every lever looks at."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from memfit.budgets.size import Size
+from memfit.planning.fidelity import Fidelity
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training to be fitted.
+
+    Attributes:
+        model: The compiled Keras model.
+        batch_size: The batch of one optimizer update.
+        memory: Bytes it may take on its device.
+        allow: The farthest that a lever may go.
+        estimate: What stock Keras takes.
+    """
+
+    model: Any
+    batch_size: int
+    memory: Size
+    allow: Fidelity
+    estimate: Any

@@ -1,0 +1,30 @@
+"""The lever of the optimizer's state: another optimizer with fewer slots a weight."""
+
+import math
+from typing import Any
+
+from memfit.budgets.size import Size
+from memfit.planning.fidelity import Fidelity
+from memfit.planning.plan import Lever
+
+NAME = "optimizer state"
+# Below this share of the weights there is nothing to win: Adafactor's own factored state takes a few per cent.
+_WORTH = 0.5
+
+
+def lever(model: Any) -> Lever:
+    """Says what an optimizer with less state would save.
+
+    A plan does not swap the optimizer of a compiled model: its schedule, its state and the callbacks that hold it
+    are the user's.
+    """
+    trained = 4 * sum(math.prod(weight.shape) for weight in model.trainable_variables)
+    optimizer = model.optimizer
+    slots = (
+        4 * sum(math.prod(weight.shape) for weight in optimizer.variables) if optimizer.built else 2 * trained
+    )
+    if type(optimizer).__name__ == "SGD" and not optimizer.momentum or slots < _WORTH * trained:
+        return Lever(NAME, Fidelity.PRECISION, used=False, why="the optimizer keeps next to no state")
+    name = type(optimizer).__name__
+    why = f"yours to change: keras.optimizers.Adafactor in place of {name} takes another path to its minimum"
+    return Lever(NAME, Fidelity.PRECISION, used=False, why=why, saving=Size(slots))

@@ -1,0 +1,72 @@
+"""The search over settings, with figures that can be added up by hand."""
+
+import pytest
+
+from memfit import InvalidInput, Size
+from memfit.planning.candidates import Candidate, Figures, best, candidates
+from memfit.planning.fidelity import Fidelity
+from memfit.planning.micro_batches import sizes
+from memfit.planning.rematerialisation_segments import Segments
+
+# 100 bytes whatever the batch, 10 a sample; a gradient copy of 20; inputs of 1 a sample.
+FIGURES = Figures(peak=lambda batch: 100 + 10 * batch, gradients=20, inputs=1, fixed_time=0.01)
+
+
+def _segments(activation_bytes: int, recomputed: float) -> Segments:
+    return Segments(64, (), (), Size(640), Size(activation_bytes), recomputed)
+
+
+FRONT = [_segments(320, 0.1), _segments(160, 0.2)]
+
+
+def _best(memory: int, allow: Fidelity, micro: Fidelity = Fidelity.NEAR) -> Candidate | None:
+    return best(list(candidates(FIGURES, 64, list(sizes(64)), micro, FRONT)), memory, allow)
+
+
+def test_a_job_that_fits_is_left_as_it_is() -> None:
+    found = _best(740, Fidelity.NEAR)
+    assert found == Candidate(Fidelity.EXACT, 740, 1.0)
+
+
+def test_the_least_recomputation_that_fits_is_taken() -> None:
+    found = _best(739, Fidelity.NEAR)
+    assert found is not None
+    assert found.segments == FRONT[0]
+    assert (found.peak, found.time) == (420, 1.1)
+
+
+def test_an_exact_plan_comes_before_a_faster_near_one() -> None:
+    found = _best(300, Fidelity.NEAR)
+    assert found is not None
+    assert (found.fidelity, found.segments) == (Fidelity.EXACT, FRONT[1])
+
+
+def test_where_micro_batches_are_exact_the_fastest_wins() -> None:
+    found = _best(600, Fidelity.EXACT, micro=Fidelity.EXACT)
+    assert found is not None
+    # Two parts of 32: 100 + 320 for the pass, 20 for the gradients, 32 for the inputs that wait.
+    assert (found.micro_batch, found.segments, found.peak, found.time) == (32, None, 472, 1.01)
+
+
+def test_both_levers_together_go_lower_than_either() -> None:
+    found = _best(215, Fidelity.NEAR)
+    assert found is not None
+    assert found.micro_batch is not None
+    assert found.peak <= 215
+
+
+def test_nothing_that_is_not_allowed_is_taken() -> None:
+    assert _best(200, Fidelity.EXACT) is None
+    assert _best(50, Fidelity.MODEL) is None
+
+
+def test_micro_batch_sizes_fall_to_single_samples_without_repeats() -> None:
+    assert list(sizes(64)) == [32, 22, 16, 11, 8, 6, 4, 3, 2, 1]
+    assert list(sizes(1)) == []
+    assert list(sizes(3)) == [2, 1]
+
+
+def test_allow_is_read_by_name() -> None:
+    assert Fidelity.read("near") is Fidelity.NEAR
+    with pytest.raises(InvalidInput, match='one of "exact", "near"'):
+        Fidelity.read("fast")
