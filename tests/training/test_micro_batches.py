@@ -114,11 +114,25 @@ def test_a_mask_made_by_the_loss_counts_too() -> None:
     assert_same_training(make, lambda: {"x": x, "y": TAGS, "batch_size": 16, "epochs": 4}, micro_batch=3)
 
 
-def test_sparse_gradients_of_embeddings_add_up() -> None:
+class Lookup(layers.Layer):
+    """A table that is no embedding layer."""
+
+    def build(self, shape: Any) -> None:
+        self.table = self.add_weight(shape=(5, 4), initializer="random_normal")
+
+    def call(self, ids: Any) -> Any:
+        return ops.take(self.table, ids, axis=0)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("table", [lambda: layers.Embedding(5, 4), Lookup])
+def test_sparse_gradients_reach_the_optimizer_as_for_the_whole_batch(table: Any, jit_compile: bool) -> None:
     def make() -> keras.Model:
-        model = keras.Sequential([layers.Embedding(5, 4), layers.Flatten(), layers.Dense(3)])
+        model = keras.Sequential(
+            [keras.Input((7,), dtype="int32"), table(), layers.Flatten(), layers.Dense(3)]
+        )
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(0.1), loss)
+        model.compile(keras.optimizers.Adam(0.01, clipnorm=0.5), loss, jit_compile=jit_compile)
         return model
 
     assert_same_training(make, lambda: {"x": IDS, "y": Y, "batch_size": 16, "epochs": 4}, micro_batch=5)

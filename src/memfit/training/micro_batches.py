@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from memfit.budgets.errors import InvalidInput
 from memfit.training import private_apis
-from memfit.training.accumulators import Accumulators
+from memfit.training.accumulators import Accumulators, OtherKindOfGradient
 from memfit.training.loss_shares import losses_of_part
-from memfit.training.parted_batch import PartedBatch, Sums
+from memfit.training.parted_batch import Found, PartedBatch, Sums
 from memfit.training.parts import Part
 
 Forward = Callable[[Any], Any]
@@ -26,29 +26,55 @@ def micro_batched_train_step(model: keras.Model, size: int, forward: Forward) ->
         size: Samples in a micro-batch.
         forward: Computes `model(x, training=True)`.
     """
-    accumulators = Accumulators()
+    accumulators = Accumulators(model)
 
     def train_step(data: Any) -> dict[str, Any]:
         batch = PartedBatch(model, data, size)
+        while True:
+            try:
+                return update(batch)
+            except OtherKindOfGradient:
+                continue
+
+    def update(batch: PartedBatch) -> dict[str, Any]:
         weights = model.trainable_weights
         names: set[str] = set()
 
-        def differentiate(part: Part) -> Sums:
+        def differentiate(part: Part) -> Found:
             with tf.GradientTape() as tape:
                 y_pred = forward(part.x)
                 objective, shown, each = losses_of_part(model, part, y_pred, training=True)
                 objective = model.optimizer.scale_loss(objective)
-            accumulators.add(weights, tape.gradient(objective, weights))
+            rows = accumulators.add(weights, tape.gradient(objective, weights))
             names.update(model.compute_metrics(part.x, part.y, y_pred, sample_weight=part.sample_weight))
-            return shown, each
+            return (shown, each), rows
 
         accumulators.clear(weights)
-        sums = batch.add_up(differentiate, _zeros(model))
+        sums, rows = batch.add_up(differentiate, _zeros(model), accumulators.row_specs(weights))
         if weights:
-            model.optimizer.apply_gradients(zip(accumulators.gradients(weights), weights, strict=True))
+            gradients = accumulators.gradients(weights, rows)
+            model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
         else:
             warnings.warn("The model does not have any trainable weights.", stacklevel=2)
         return _logs(model, batch, sums, names)
+
+    return train_step
+
+
+def whole_batch_train_step(model: keras.Model, forward: Forward) -> Step:
+    """Returns Keras's own `train_step` with another way to compute `model(x, training=True)`."""
+
+    def train_step(data: Any) -> dict[str, Any]:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            y_pred = forward(x)
+            loss = private_apis.compute_loss(model, x, y, y_pred, sample_weight, training=True)
+            samples = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
+            private_apis.track_loss(model, loss, samples)
+            loss = model.optimizer.scale_loss(loss)
+        weights = model.trainable_weights
+        model.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     return train_step
 
@@ -60,13 +86,13 @@ def micro_batched_test_step(model: keras.Model, size: int) -> Step:
         batch = PartedBatch(model, data, size)
         names: set[str] = set()
 
-        def evaluate(part: Part) -> Sums:
+        def evaluate(part: Part) -> Found:
             y_pred = private_apis.forward(model, part.x, training=False)
             _, shown, each = losses_of_part(model, part, y_pred, training=False)
             names.update(model.compute_metrics(part.x, part.y, y_pred, sample_weight=part.sample_weight))
-            return shown, each
+            return (shown, each), []
 
-        return _logs(model, batch, batch.add_up(evaluate, _zeros(model)), names)
+        return _logs(model, batch, batch.add_up(evaluate, _zeros(model))[0], names)
 
     return test_step
 

@@ -1,6 +1,6 @@
 """A batch that is computed a part at a time: cutting it, and adding up what its parts give."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ from memfit.training.loss_shares import DivisorsUnknown, divisors_of_part
 from memfit.training.parts import Fraction, Part
 
 Sums = tuple[Any, ...]
+Found = tuple[Sums, list[Any]]
 
 
 class PartedBatch:
@@ -39,48 +40,71 @@ class PartedBatch:
         self.static_samples = leaves[0].shape[0]
         self.samples = tf.shape(leaves[0])[0]
 
-    def add_up(self, compute: Callable[[Part], Sums], zeros: Sums) -> Sums:
-        """Returns the sums, over all parts, of the tensors that `compute` returns for a part."""
+    def add_up(
+        self, compute: Callable[[Part], Found], zeros: Sums, rows: Sequence[tf.TensorSpec] = ()
+    ) -> Found:
+        """Computes all parts.
+
+        Args:
+            compute: Called with a part; returns tensors to be added up and tensors to be put one behind the other.
+            zeros: What adding up begins with.
+            rows: What the tensors to be put one behind the other are, their first dimension unknown.
+
+        Returns:
+            The sums, and the joined tensors.
+        """
         if tf.executing_eagerly():
             # A trace can begin again when a loss turns out to need its divisor; an eager part has acted by then.
-            return self._fold(compute, zeros, self._divisors())
+            return self._fold(compute, zeros, rows, self._divisors())
         try:
-            return self._fold(compute, zeros, None)
+            return self._fold(compute, zeros, rows, None)
         except DivisorsUnknown:
-            return self._fold(compute, zeros, self._divisors())
+            return self._fold(compute, zeros, rows, self._divisors())
 
     def _divisors(self) -> Any:
         """The divisors of the whole batch's losses, which need its masks but none of its activations.
 
         In a graph only what the masks depend on is run: the rest of this forward pass is dead code.
         """
-        losses = private_apis.losses(self._model)
 
-        def count(part: Part) -> Sums:
+        def count(part: Part) -> Found:
             with keras.StatelessScope():
-                return (divisors_of_part(self._model, part.x, part.y, part.sample_weight),)
+                return (divisors_of_part(self._model, part.x, part.y, part.sample_weight),), []
 
-        return self._fold(count, (tf.zeros([len(losses)]),), None)[0]
+        return self._fold(count, (tf.zeros([len(private_apis.losses(self._model))]),), (), None)[0][0]
 
-    def _fold(self, compute: Callable[[Part], Sums], zeros: Sums, divisors: Any) -> Sums:
+    def _fold(
+        self, compute: Callable[[Part], Found], zeros: Sums, rows: Sequence[tf.TensorSpec], divisors: Any
+    ) -> Found:
         # XLA wants parts of one size in a loop, so there the last part, which may be shorter, comes after it.
-        apart = self._model.jit_compile and not tf.executing_eagerly()
+        apart = bool(self._model.jit_compile) and not tf.executing_eagerly()
         step = tf.minimum(self._size, self.samples)
         count = (self.samples + step - 1) // step - int(apart)
 
-        def add(index: Any, sums: Sums, *, last: bool) -> tuple[Any, Sums]:
+        def one(index: Any, sums: Sums, *, last: bool) -> Found:
             start = index * step
             size = tf.minimum(step, self.samples - start) if last else step
-            values = compute(self._cut(start, size, divisors))
-            return index + 1, tuple(a + b for a, b in zip(sums, values, strict=True))
+            values, found = compute(self._cut(start, size, divisors))
+            return tuple(a + b for a, b in zip(sums, values, strict=True)), found
 
-        _, sums = tf.while_loop(
-            lambda index, _: index < count,
-            lambda index, sums: add(index, sums, last=not apart),
-            (tf.constant(0), zeros),
+        def body(index: Any, sums: Sums, arrays: Sums) -> tuple[Any, Sums, Sums]:
+            sums, found = one(index, sums, last=not apart)
+            return index + 1, sums, tuple(a.write(index, b) for a, b in zip(arrays, found, strict=True))
+
+        arrays = tuple(
+            tf.TensorArray(spec.dtype, count, element_shape=spec.shape, infer_shape=False) for spec in rows
+        )
+        _, sums, arrays = tf.while_loop(
+            lambda index, *_: index < count,
+            body,
+            (tf.constant(0), zeros, arrays),
             parallel_iterations=1,  # parts that overlap in time would need the memory of several at once
         )
-        return add(count, sums, last=True)[1] if apart else sums
+        if not apart:
+            return sums, [array.concat() for array in arrays]
+        joined = [tf.reshape(a.stack(), [-1, *spec.shape[1:]]) for a, spec in zip(arrays, rows, strict=True)]
+        sums, found = one(count, sums, last=True)
+        return sums, [tf.concat([a, b], 0) for a, b in zip(joined, found, strict=True)]
 
     def _cut(self, start: Any, size: Any, divisors: Any) -> Part:
         x, y, sample_weight = keras.tree.map_structure(lambda t: _slice(t, start, size), self._data)

@@ -50,6 +50,14 @@ def loss_metrics(model: Any) -> list[Any]:
     return [] if model._compile_loss is None else list(model._compile_loss.metrics)
 
 
+def embeddings(model: Any) -> list[Any]:
+    """The tables of a model's embedding layers."""
+    import keras
+
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
+    return [weight for layer in layers for weight in layer.trainable_weights]
+
+
 def compiled_mark(model: Any) -> object:
     """An object that is another one after every `compile()`."""
     return model._loss_tracker
