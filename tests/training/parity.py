@@ -1,27 +1,35 @@
 """Training one model twice, with stock Keras and with memfit, and comparing everything a user can see."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 
 import memfit
+from memfit.planning.fidelity import Fidelity
+from memfit.planning.fingerprint import fingerprint
+from memfit.planning.plan import Plan
 
 
-@dataclass(frozen=True)
-class Levers:
-    """What `fit` reads of a plan."""
-
-    batch_size: int
-    micro_batch: int | None = None
-    validation_batch: int | None = None
-    segments: Any = None
-    predicted: Any = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {"batch_size": self.batch_size, "micro_batch": self.micro_batch}
+def levers(
+    model: keras.Model, batch_size: int, micro_batch: int | None = None, validation_batch: int | None = None
+) -> Plan:
+    """A plan for a model with these levers and no prediction."""
+    zero = memfit.Size(0)
+    return Plan(
+        fingerprint(model),
+        batch_size,
+        memory=zero,
+        fidelity=Fidelity.EXACT,
+        stock=zero,
+        predicted=zero,
+        margin=zero,
+        time=1.0,
+        source="a test",
+        micro_batch=micro_batch,
+        validation_batch=validation_batch,
+    )
 
 
 class Diary(keras.callbacks.Callback):
@@ -51,7 +59,7 @@ def train_both_ways(
     stock_history = stock.fit(**{"verbose": 0, "shuffle": False, **fit()})
     keras.utils.set_random_seed(7)
     fitted = make()
-    plan = Levers(batch_size, micro_batch, validation_batch)
+    plan = levers(fitted, batch_size, micro_batch, validation_batch)
     history = memfit.fit(fitted, **{"verbose": 0, "shuffle": False, **fit()}, plan=plan)
     return stock, fitted, stock_history, history
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import layers
 
 import memfit
-from training.parity import Diary, Levers, assert_same_training, train_both_ways
+from training.parity import Diary, assert_same_training, levers, train_both_ways
 
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(20, 4)).astype("float32")
@@ -90,10 +90,10 @@ def test_a_job_without_levers_runs_the_functions_that_keras_compiled() -> None:
     model = linear()
     model.fit(X, Y, verbose=0)
     compiled = model.train_function
-    history = memfit.fit(model, X, Y, verbose=0, plan=Levers(32))
+    history = memfit.fit(model, X, Y, verbose=0, plan=levers(model, 32))
     assert model.train_function is compiled
     assert isinstance(history, keras.callbacks.History)
-    assert history.memory.plan == Levers(32)
+    assert history.memory.plan == levers(model, 32)
 
 
 def test_the_model_has_its_own_step_back_whatever_happens() -> None:
@@ -106,7 +106,7 @@ def test_the_model_has_its_own_step_back_whatever_happens() -> None:
     compiled = model.train_function
     attributes = set(vars(model))
     with pytest.raises(KeyboardInterrupt):
-        memfit.fit(model, X, Y, verbose=0, callbacks=[Stop()], plan=Levers(32, 3, 3))
+        memfit.fit(model, X, Y, verbose=0, callbacks=[Stop()], plan=levers(model, 32, 3, 3))
     assert model.train_function is compiled
     assert set(vars(model)) == attributes
     assert model.train_step.__func__ is keras.Model.train_step
@@ -124,7 +124,7 @@ def test_a_nan_loss_goes_where_keras_lets_it_go() -> None:
 def test_batch_normalization_moves_once_for_every_part() -> None:
     model = keras.Sequential([keras.Input((4,)), layers.BatchNormalization(momentum=0.5), layers.Dense(1)])
     model.compile("sgd", "mse")
-    memfit.fit(model, X, Y, batch_size=20, verbose=0, shuffle=False, plan=Levers(20, 8))
+    memfit.fit(model, X, Y, batch_size=20, verbose=0, shuffle=False, plan=levers(model, 20, 8))
     mean = np.zeros(4)
     for part in (X[:8], X[8:16], X[16:]):
         mean = 0.5 * mean + 0.5 * part.mean(axis=0)
@@ -143,7 +143,9 @@ def test_every_part_has_its_own_dropout_mask() -> None:
     model = keras.Sequential([keras.Input((4,)), layers.Dropout(0.5, seed=3), Watch(), layers.Dense(1)])
     model.compile("sgd", "mse", run_eagerly=True)
     seen.clear()
-    memfit.fit(model, np.ones((64, 4)), np.ones((64, 1)), batch_size=64, verbose=0, plan=Levers(64, 32))
+    memfit.fit(
+        model, np.ones((64, 4)), np.ones((64, 1)), batch_size=64, verbose=0, plan=levers(model, 64, 32)
+    )
     first, second = seen[-2:]
     assert not np.array_equal(first, second)
     assert 0.3 < np.mean(first == 0) < 0.7
@@ -154,8 +156,7 @@ class OwnStep(keras.Sequential):
         return super().train_step(data)
 
 
-def refused(**arguments: Any) -> str:
-    model = arguments.pop("model", None) or linear()
+def refused(model: Any, **arguments: Any) -> str:
     weights = [w.numpy() for w in model.variables] if isinstance(model, keras.Model) else []
     attributes = set(vars(model))
     with pytest.raises(memfit.InvalidInput) as error:
@@ -169,15 +170,16 @@ def refused(**arguments: Any) -> str:
 def test_bad_input_is_refused_in_one_sentence_and_leaves_the_model_as_it_was() -> None:
     own = OwnStep([keras.Input((4,)), layers.Dense(1)])
     own.compile("sgd", "mse")
-    assert "train_step is custom" in refused(model=own, plan=Levers(32, 8))
-    assert "not both" in refused(plan=Levers(32), memory="1GiB")
-    assert "one batch size" in refused(plan=Levers(32, 8), batch_size=16)
-    assert "at least one sample" in refused(x=X[:0], y=Y[:0])
-    assert "at least one sample" in refused(
-        x=tf.data.Dataset.from_tensor_slices((X, Y)).batch(8).take(0), y=None
-    )
-    assert "at least 1" in refused(plan=Levers(32, 0))
-    assert "models of Keras" in refused(model=object.__new__(type("Net", (), {})))
+    assert "train_step is custom" in refused(own, plan=levers(own, 32, 8))
+    model = linear()
+    assert "not both" in refused(model, plan=levers(model, 32), memory="1GiB")
+    assert "one batch size" in refused(model, plan=levers(model, 32, 8), batch_size=16)
+    assert "the model it was made for" in refused(model, plan=levers(own, 32, 8))
+    assert "at least 1" in refused(model, plan=levers(model, 32, 0))
+    assert "at least one sample" in refused(model, x=X[:0], y=Y[:0])
+    nothing = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8).take(0)
+    assert "at least one sample" in refused(model, x=nothing, y=None)
+    assert "models of Keras" in refused(object.__new__(type("Net", (), {})))
 
 
 def test_a_scalar_in_the_data_is_refused_before_anything_is_learned() -> None:
@@ -185,7 +187,7 @@ def test_a_scalar_in_the_data_is_refused_before_anything_is_learned() -> None:
     model = linear()
     before = model.get_weights()
     with pytest.raises(memfit.InvalidInput, match="first dimension"):
-        memfit.fit(model, data, verbose=0, shuffle=False, plan=Levers(20, 8))
+        memfit.fit(model, data, verbose=0, shuffle=False, plan=levers(model, 20, 8))
     for a, b in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
     assert model.train_step.__func__ is keras.Model.train_step
@@ -194,5 +196,5 @@ def test_a_scalar_in_the_data_is_refused_before_anything_is_learned() -> None:
 def test_a_custom_train_step_is_still_validated_in_parts() -> None:
     model = OwnStep([keras.Input((4,)), layers.Dense(1)])
     model.compile("sgd", "mse")
-    history = memfit.fit(model, X, Y, verbose=0, validation_data=(X, Y), plan=Levers(32, None, 8))
+    history = memfit.fit(model, X, Y, verbose=0, validation_data=(X, Y), plan=levers(model, 32, None, 8))
     assert history.history["val_loss"][0] == pytest.approx(model.evaluate(X, Y, verbose=0), rel=1e-5)

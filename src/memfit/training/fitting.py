@@ -5,11 +5,13 @@ from typing import Any
 import keras
 
 from memfit.budgets.errors import InvalidInput
+from memfit.planning.plan import Plan
 from memfit.training import private_apis
 from memfit.training.batches import batch_size_of, check_not_empty
-from memfit.training.micro_batches import Step, micro_batched_test_step, micro_batched_train_step
+from memfit.training.planned_steps import check_plan, planned_steps
+from memfit.training.precision import lowered
 from memfit.training.run import Run, measured_peak
-from memfit.training.steps import check_model, check_size, installed, is_custom, why_not_micro_batched
+from memfit.training.steps import check_model, installed
 
 
 def fit(
@@ -33,7 +35,7 @@ def fit(
     *,
     memory: int | str | None = None,
     allow: str = "exact",
-    plan: Any = None,
+    plan: Plan | None = None,
 ) -> keras.callbacks.History:
     """Trains a model as `model.fit` does, in the memory there is.
 
@@ -63,9 +65,15 @@ def fit(
     if plan is None and memory is not None:
         plan = _planned(model, batch_size_of(x, batch_size), memory, allow)
     if plan is not None:
+        check_plan(model, plan)
         batch_size = _batch_size_with(plan, x, batch_size)
-    train_step, test_step, events = _steps(model, plan)
-    with installed(model, train_step=train_step, test_step=test_step), measured_peak() as peak:
+    train_step, test_step = planned_steps(model, plan)
+    precision = None if plan is None else plan.precision
+    with (
+        lowered(model, precision),
+        installed(model, train_step=train_step, test_step=test_step),
+        measured_peak() as peak,
+    ):
         history = model.fit(
             x=x,
             y=y,
@@ -84,17 +92,17 @@ def fit(
             validation_batch_size=validation_batch_size,
             validation_freq=validation_freq,
         )
-    history.memory = Run(plan, getattr(plan, "predicted", None), peak.size, events)
+    history.memory = Run(plan, None if plan is None else plan.predicted, peak.size)
     return history
 
 
-def _planned(model: keras.Model, batch_size: int, memory: int | str, allow: str) -> Any:
+def _planned(model: keras.Model, batch_size: int, memory: int | str, allow: str) -> Plan:
     from memfit.planning.searching import plan
 
     return plan(model, batch_size=batch_size, memory=memory, allow=allow)
 
 
-def _batch_size_with(plan: Any, x: Any, batch_size: int | None) -> int | None:
+def _batch_size_with(plan: Plan, x: Any, batch_size: int | None) -> int | None:
     """The batch size to give to Keras; the plan's own for arrays, where the user gave none."""
     if not private_apis.batches_itself(x) and batch_size is None:
         return int(plan.batch_size)
@@ -105,30 +113,3 @@ def _batch_size_with(plan: Any, x: Any, batch_size: int | None) -> int | None:
             remedy=f"Make a plan for batch_size={batch_size}, or leave batch_size out",
         )
     return batch_size
-
-
-def _steps(model: keras.Model, plan: Any) -> tuple[Step | None, Step | None, tuple[str, ...]]:
-    """The steps that a plan describes; None where the model's own step is the one."""
-    if plan is None:
-        return None, None, ()
-    train_step = test_step = None
-    events = []
-    micro_batch = plan.micro_batch
-    if micro_batch is not None:
-        check_size("plan.micro_batch", micro_batch)
-        reason = why_not_micro_batched(model)
-        if reason is not None:
-            raise InvalidInput(
-                f"The plan asks for micro-batches, and this model cannot be cut into them: {reason}",
-                remedy="Make a plan for this model, with memfit.plan",
-            )
-        train_step = micro_batched_train_step(
-            model, micro_batch, lambda x: private_apis.forward(model, x, training=True)
-        )
-    if plan.validation_batch is not None:
-        check_size("plan.validation_batch", plan.validation_batch)
-        if is_custom(model, "test_step"):
-            events.append("Validation ran in whole batches: the model's test_step is custom.")
-        else:
-            test_step = micro_batched_test_step(model, plan.validation_batch)
-    return train_step, test_step, tuple(events)

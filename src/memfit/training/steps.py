@@ -5,30 +5,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from memfit.budgets.errors import InvalidInput
 from memfit.training import private_apis
 from memfit.training.micro_batches import Step
 
 _FUNCTIONS = {"train_step": "train_function", "test_step": "test_function"}
-
-
-def why_not_micro_batched(model: keras.Model) -> str | None:
-    """Says why a model's training cannot be cut into micro-batches, or None where it can."""
-    if is_custom(model, "train_step"):
-        return "its train_step is custom, and only that method knows how its losses add up"
-    if (
-        tf.distribute.get_strategy().num_replicas_in_sync > 1
-        or model.distribute_strategy.num_replicas_in_sync > 1
-    ):
-        return "it is trained on several replicas"
-    if any(getattr(weight, "overwrite_with_gradient", False) for weight in model.trainable_variables):
-        return "it has weights that are overwritten with their gradient (float8)"
-    losses = keras.tree.flatten(model.loss) if getattr(model, "loss", None) is not None else []
-    if len(losses) > 1 and any(getattr(loss, "reduction", "sum") in (None, "none") for loss in losses):
-        return 'it adds a loss with reduction="none" to other losses'
-    return None
 
 
 def is_custom(model: keras.Model, step: str) -> bool:
