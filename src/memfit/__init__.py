@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from memfit.budgets.size import Size as Size
     from memfit.data.arrays import arrays as arrays
     from memfit.data.images import images as images
+    from memfit.data.linting.lint import lint as lint
     from memfit.training.evaluating import evaluate as evaluate
     from memfit.training.fitting import fit as fit
     from memfit.training.predicting import predict as predict
@@ -43,6 +44,7 @@ _HOME = {
     "fit": "memfit.training.fitting",
     "images": "memfit.data.images",
     "isolated": "memfit.budgets.isolation",
+    "lint": "memfit.data.linting.lint",
     "predict": "memfit.training.predicting",
     "release": "memfit.budgets.releasing",
 }

@@ -1,4 +1,4 @@
-"""The folder of disk caches: one sub-folder per set of files and settings, bounded, the longest unused goes first."""
+"""The folder of disk caches: one per set of files and settings, bounded, the longest unused goes first."""
 
 import contextlib
 import fcntl

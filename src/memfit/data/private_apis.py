@@ -54,3 +54,31 @@ def source_tensors(dataset: Any) -> list[Any]:
         found += list(getattr(part, "_tensors", []))
         todo += part._inputs()
     return found
+
+
+def inputs_of(dataset: Any) -> list[Any]:
+    """Returns the datasets that a dataset reads from."""
+    return list(dataset._inputs())
+
+
+def is_device_copy(dataset: Any) -> bool:
+    """Whether a dataset is the one of `copy_to_device`, on which `prefetch_to_device` is built."""
+    return type(dataset).__name__ in ("_CopyToDeviceDataset", "_MapOnGpuDataset")
+
+
+def idle_conversions(dataset: Any) -> set[str]:
+    """Returns the names of map functions in which `convert_image_dtype` changes nothing.
+
+    It then leaves a mere Identity op in the graph; only the op's traceback tells who made it.
+    """
+    found, todo = set(), [dataset]
+    while todo:
+        part = todo.pop()
+        todo += part._inputs()
+        function = getattr(getattr(part, "_map_func", None), "function", None)
+        if function is None:
+            continue
+        for op in function.graph.get_operations():
+            if op.type == "Identity" and any(frame.name == "convert_image_dtype" for frame in op.traceback):
+                found.add(function.name.decode())
+    return found

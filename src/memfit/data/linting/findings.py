@@ -1,0 +1,70 @@
+"""What the linter has to say: each finding with its place, what is at stake, and the fix."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from memfit.tables import table
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing in a pipeline worth changing.
+
+    Attributes:
+        rule: The rule's name.
+        where: The stage, counted from the source.
+        what: What is wrong, as a sentence.
+        stake: The bytes or the time at stake, in words.
+        fix: What to write instead.
+        dataset: Which of several datasets it is about, counted from 1.
+    """
+
+    rule: str
+    where: str
+    what: str
+    stake: str
+    fix: str
+    dataset: int = 1
+
+
+@dataclass(frozen=True, repr=False)
+class Findings:
+    """All that was found in one or more datasets; empty is good.
+
+    Attributes:
+        found: The findings.
+        datasets: How many datasets were read.
+    """
+
+    found: tuple[Finding, ...]
+    datasets: int = 1
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __getitem__(self, index: int) -> Finding:
+        return self.found[index]
+
+    def __repr__(self) -> str:
+        if not self.found:
+            return (
+                "Nothing to change in the pipeline."
+                if self.datasets == 1
+                else "Nothing to change in the pipelines."
+            )
+        lines = []
+        for finding in self.found:
+            place = f"stage {finding.where}" if finding.where else "the whole pipeline"
+            prefix = f"dataset {finding.dataset}, " if self.datasets > 1 else ""
+            rows = [["at", prefix + place], ["stake", finding.stake], ["fix", finding.fix]]
+            block = "\n".join("  " + line for line in table(rows).splitlines())
+            lines.append(f"{finding.rule}: {finding.what}\n{block}")
+        return "\n".join(lines)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Returns the findings as plain data."""
+        return [asdict(finding) for finding in self.found]

@@ -1,0 +1,101 @@
+"""`memfit.lint`: what in a tf.data pipeline costs memory, time or data."""
+
+import json
+import os
+from dataclasses import replace
+from typing import Any
+
+from memfit.budgets.budget import budget
+from memfit.budgets.errors import InvalidInput
+from memfit.budgets.size import Size
+from memfit.data.linting import memory_rules, order_rules, speed_rules, value_rules
+from memfit.data.linting.findings import Finding, Findings
+from memfit.data.linting.reading import held_tensors, read_stages
+from memfit.data.linting.view import View
+from memfit.data.private_apis import idle_conversions, inputs_of, is_device_copy
+
+_RULES = (*memory_rules.RULES, *order_rules.RULES, *speed_rules.RULES, *value_rules.RULES)
+
+
+def lint(*datasets: Any, batch_memory: int | str | None = None, host: int | str | None = None) -> Findings:
+    """Returns what is worth changing in tf.data pipelines, without running them.
+
+    Args:
+        *datasets: One or more `tf.data.Dataset`s; several are also checked against one another.
+        batch_memory: The bytes of one batch, where the pipeline's shapes do not say (images of any size).
+        host: The memory of the host to judge by, such as "16GiB"; None: this one's.
+
+    Returns:
+        The findings: an object that prints as a list with places, bytes or time at stake, and fixes.
+
+    Raises:
+        InvalidInput: If something else than a dataset was given.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> lint(tf.data.Dataset.range(10).repeat(2).shuffle(10))
+        repeat-before-shuffle: The shuffle is behind the repeat: some samples come twice before others come at all.
+          at     stage 3 shuffle
+          stake  the order of the samples, and statistics per epoch
+          fix    ds.shuffle(n).repeat(...)
+    """
+    memory = Size(host) if host is not None else budget().host.total
+    batch = None if batch_memory is None else Size(batch_memory)
+    found: list[Finding] = []
+    cache_files: set[str] = set()
+    for number, dataset in enumerate(datasets, 1):
+        findings, files = _lint_one(dataset, memory, batch)
+        findings += [order_rules.shared(name, "") for name in sorted(files & cache_files)]
+        cache_files |= files
+        found += [replace(finding, dataset=number) for finding in findings]
+    return Findings(tuple(found), len(datasets))
+
+
+def _lint_one(dataset: Any, host: int, batch_memory: int | None) -> tuple[list[Finding], set[str]]:
+    import tensorflow as tf
+
+    if not isinstance(dataset, tf.data.Dataset):
+        raise InvalidInput("Only tf.data datasets can be linted", received=type(dataset).__name__)
+    found = []
+    behind: list[str] = []
+    options = dataset.options()
+    # A copy to the device cannot be written as a graph: what comes before it can.
+    copy = _device_copy(dataset, behind)
+    if copy is not None:
+        finding = speed_rules.device_copy_not_last(behind)
+        found += [finding] if finding is not None else []
+        dataset = inputs_of(copy)[0]
+    held = held_tensors(dataset)
+    if held >= memory_rules.LARGE_TENSOR:
+        # Reading on would write the array into the graph: the rest of the pipeline is judged once it is out.
+        return [*found, memory_rules.whole_array(held, "1 source")], set()
+    stages = read_stages(dataset)
+    view = View(stages, host, batch_memory, options, _workers(), idle_conversions(dataset))
+    for rule in _RULES:
+        found += [finding for finding in rule(view) if finding not in found]
+    if copy is not None:
+        found = [finding for finding in found if finding.rule != "missing-prefetch"]
+    return found, {text for stage in view.of_kind("cache") for text in stage.texts if text}
+
+
+def _device_copy(dataset: Any, behind: list[str]) -> Any:
+    """The stage that copies to a device, if there is one; the Python names of those behind it go into `behind`."""
+    part = dataset
+    names: list[str] = []
+    while part is not None:
+        if is_device_copy(part):
+            behind += reversed(names)
+            return part
+        names.append(type(part).__name__.strip("_").removesuffix("Dataset").lower())
+        inputs = inputs_of(part)
+        part = inputs[0] if len(inputs) == 1 else None
+    return None
+
+
+def _workers() -> int:
+    """The workers that TF_CONFIG names; two, the fewest that share anything, without it."""
+    try:
+        cluster = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {})
+    except ValueError:
+        return 2
+    return max(2, len(cluster.get("worker", [])) + len(cluster.get("chief", [])))

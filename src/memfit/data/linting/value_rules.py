@@ -1,0 +1,59 @@
+"""Rules about values: pixels that are scaled twice, or not at all although it looks like it."""
+
+from collections.abc import Iterator
+
+from memfit.data.linting.findings import Finding
+from memfit.data.linting.stages import Stage
+from memfit.data.linting.view import RESIZERS, View
+
+_WHOLE_RANGES = (255.0, 127.5, 256.0)
+
+
+def scaling_that_does_nothing(view: View) -> Iterator[Finding]:
+    """`convert_image_dtype` on floats: after `resize`, which makes floats of 0 to 255, it changes nothing."""
+    for stage in view.of_kind("map"):
+        resized = any(s.ops() & RESIZERS for s in (stage, *stage.upstream()))
+        if stage.function in view.idle_conversions and resized and not _scales(stage):
+            yield Finding(
+                "scaling-does-nothing",
+                stage.place,
+                "convert_image_dtype after resize changes nothing: the image is float already, and stays 0 to 255.",
+                "training on inputs 255 times as large as meant",
+                "convert_image_dtype before resize, or image / 255 after it",
+            )
+
+
+def scaled_twice(view: View) -> Iterator[Finding]:
+    """Two divisions by 255 on the way."""
+    ends = [stage for stage in view.stages if not view.after(stage)]
+    for end in ends:
+        scaling = [stage for stage in (end, *end.upstream()) for _ in range(_scales(stage))]
+        if len(scaling) > 1:
+            yield Finding(
+                "scaled-twice",
+                scaling[0].place,
+                "Pixels are divided by 255 twice on the way (convert_image_dtype counts).",
+                "training on inputs 255 times as small as meant",
+                "Keep one of the two",
+            )
+
+
+def _scales(stage: Stage) -> int:
+    """How many times a stage's function divides by the range of a byte."""
+    by_name = {node.name: node for node in stage.nodes}
+    found = 0
+    for node in stage.nodes:
+        constants = [by_name[name].value for name in map(_node_name, node.inputs) if name in by_name]
+        values = [value for value in constants if value]
+        if node.op in ("RealDiv", "Div"):
+            found += any(value in _WHOLE_RANGES for value in values)
+        elif node.op == "Mul":
+            found += any(abs(1 / value - whole) < 0.01 for value in values for whole in _WHOLE_RANGES)
+    return found
+
+
+def _node_name(name: str) -> str:
+    return name.split(":")[0].lstrip("^")
+
+
+RULES = (scaling_that_does_nothing, scaled_twice)
