@@ -26,6 +26,8 @@ class Accumulators:
         self._reached: set[int] = set()
         self._model = model
         self._rowed: set[int] | None = None
+        # TensorFlow's optimizer would turn tf.zeros into a constant of that size, which stays in memory.
+        self._zero = tf.Variable(0.0, trainable=False)
 
     def clear(self, weights: Sequence[Any]) -> None:
         """Sets the sums of these weights to zero, creating them where they do not exist."""
@@ -36,7 +38,7 @@ class Accumulators:
                         tf.zeros(weight.shape, weight.dtype), trainable=False
                     )
             total = self._sums[id(weight)]
-            total.assign(tf.zeros(total.shape, total.dtype))
+            total.assign(tf.fill(total.shape, tf.cast(self._zero, total.dtype)))
 
     def row_specs(self, weights: Sequence[Any]) -> list[tf.TensorSpec]:
         """What `add` returns: for each weight with rows the rows and their indices."""
