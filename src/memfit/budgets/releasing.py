@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from memfit.budgets.private_apis import is_initialised
+from memfit.budgets.private_apis import forget_gradients_of_dead_graphs, is_initialised
 from memfit.budgets.size import Size
 from memfit.tables import table
 
@@ -50,16 +50,17 @@ class Release:
 def release() -> Release:
     """Clears the Keras session and Python's garbage, and says what that returned.
 
-    Tensors that a variable of yours still names stay, and so do models: delete those names first. Not even
-    that returns everything: measured with TensorFlow 2.19 and 2.21, the weights and optimizer slots of a model
-    that was trained in graph mode stay allocated after the model is gone, held by the traced step inside
-    TensorFlow. And what its allocator once took from the device stays with the process in any case. To have all
-    of it back, run the training through `memfit.isolated`.
+    Tensors that a variable of yours still names stay, and so do models: delete those names first. A model that
+    was trained in graph mode is then really gone, which `del`, `clear_session` and `gc.collect` alone do not
+    achieve: TensorFlow's table of custom gradients holds the weights of every model it has traced. What the
+    allocator once took from the device stays with the process for reuse; to have that back for others, run the
+    training through `memfit.isolated`.
     """
     device = _device()
     host_before, (before, _) = _resident(), _device_bytes(device)
     if "keras" in sys.modules:
         importlib.import_module("keras").backend.clear_session()
+    forget_gradients_of_dead_graphs()
     gc.collect()
     after, peak = _device_bytes(device)
     return Release(device, before, after, Size(max(peak - after, 0)), host_before, _resident())
