@@ -46,5 +46,14 @@ def batch_size_of(x: Any, batch_size: int | None) -> int:
     )
 
 
+def first_samples(x: Any, y: Any, sample_weight: Any) -> Any:
+    """Some samples of the data as Keras gives them to a step; None where reading them would lose them."""
+    if not private_apis.batches_itself(x):
+        return x, y, sample_weight
+    if isinstance(x, keras.utils.PyDataset):
+        return x[0]
+    return next(iter(x.take(1))) if hasattr(x, "element_spec") else None
+
+
 def _samples(data: Any) -> int:
     return int(np.shape(next(leaf for leaf in keras.tree.flatten(data) if leaf is not None))[0])

@@ -7,8 +7,8 @@ import keras
 from memfit.budgets.errors import InvalidInput
 from memfit.planning.plan import Plan
 from memfit.training import private_apis
-from memfit.training.batches import batch_size_of, check_not_empty
-from memfit.training.planned_steps import check_plan, planned_steps
+from memfit.training.batches import batch_size_of, check_not_empty, first_samples
+from memfit.training.planned_steps import check_losses, check_plan, planned_steps
 from memfit.training.precision import lowered
 from memfit.training.run import Run, measured_peak
 from memfit.training.steps import check_model, installed
@@ -64,9 +64,11 @@ def fit(
         )
     if plan is None and memory is not None:
         plan = _planned(model, batch_size_of(x, batch_size), memory, allow)
+    events: tuple[str, ...] = ()
     if plan is not None:
         check_plan(model, plan)
         batch_size = _batch_size_with(plan, x, batch_size)
+        events = check_losses(model, plan, first_samples(x, y, sample_weight))
     train_step, test_step = planned_steps(model, plan)
     precision = None if plan is None else plan.precision
     with (
@@ -92,7 +94,7 @@ def fit(
             validation_batch_size=validation_batch_size,
             validation_freq=validation_freq,
         )
-    history.memory = Run(plan, None if plan is None else plan.predicted, peak.size)
+    history.memory = Run(plan, None if plan is None else plan.predicted, peak.size, events)
     return history
 
 

@@ -5,10 +5,12 @@ from typing import Any
 import keras
 
 from memfit.budgets.errors import InvalidInput
+from memfit.planning.fidelity import Fidelity
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.micro_batches import why_not
 from memfit.planning.plan import Plan
 from memfit.training import private_apis
+from memfit.training.additivity import agree, is_written_by_somebody, losses_whole_and_in_parts
 from memfit.training.micro_batches import (
     Forward,
     Step,
@@ -39,6 +41,34 @@ def check_plan(model: keras.Model, plan: Plan) -> None:
             f"The plan changes how a step is computed, and this model's cannot be changed: {reason}",
             remedy="Make a plan for this model, with memfit.plan",
         )
+
+
+def check_losses(model: keras.Model, plan: Plan, data: Any) -> tuple[str, ...]:
+    """Refuses micro-batches under an exact plan where a loss somebody wrote does not add up from them.
+
+    Args:
+        model: A compiled model.
+        plan: A plan for it.
+        data: Some samples, or None where none can be had.
+
+    Returns:
+        What had to be assumed, as sentences.
+    """
+    if plan.micro_batch is None or not is_written_by_somebody(model):
+        return ()
+    losses = None if data is None else losses_whole_and_in_parts(model, data)
+    if losses is None:
+        return ("Losses that are not Keras's own were taken for means over the samples, unchecked.",)
+    if agree(*losses):
+        return ()
+    story = f"a few samples have a loss of {losses[0]:.4g} at once and {losses[1]:.4g} in parts"
+    if plan.fidelity == Fidelity.EXACT:
+        raise InvalidInput(
+            "Micro-batches are exact only for a loss that is a mean over the samples",
+            received=story,
+            remedy="Return a loss for each sample (or add a mean over the samples), or allow near",
+        )
+    return (f"The loss is that of micro-batches, not of the batch: {story}.",)
 
 
 def planned_steps(model: keras.Model, plan: Plan | None) -> tuple[Step | None, Step | None]:

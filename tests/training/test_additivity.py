@@ -1,0 +1,79 @@
+"""A loss that does not add up from micro-batches is refused, or named where a near plan was allowed."""
+
+from dataclasses import replace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import memfit
+from memfit.planning.fidelity import Fidelity
+from training.parity import levers
+
+X = np.random.default_rng(3).normal(size=(12, 4)).astype("float32")
+Y = X[:, :1] > 0
+
+
+class Adds(layers.Layer):
+    def __init__(self, reduce: Any) -> None:
+        super().__init__()
+        self.reduce = reduce
+
+    def call(self, x: Any) -> Any:
+        self.add_loss(self.reduce(ops.abs(x)))
+        return x
+
+
+class Noise(layers.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seed = keras.random.SeedGenerator(1)
+
+    def call(self, x: Any) -> Any:
+        return x + keras.random.normal(ops.shape(x), seed=self.seed)
+
+
+def dice(y_true: Any, y_pred: Any) -> Any:
+    return 1 - 2 * ops.sum(y_true * y_pred) / ops.sum(y_true + y_pred)
+
+
+def one_mean(y_true: Any, y_pred: Any) -> Any:
+    return ops.mean(ops.square(y_true - y_pred))
+
+
+def model_with(loss: Any, *more: Any) -> keras.Model:
+    model = keras.Sequential([keras.Input((4,)), *more, layers.Dense(1, activation="sigmoid")])
+    model.compile("sgd", loss)
+    return model
+
+
+def fit(model: keras.Model, **changes: Any) -> memfit.Run:
+    plan = replace(levers(model, 12, 5), **changes)
+    return memfit.fit(model, X, Y, batch_size=12, verbose=0, plan=plan).memory
+
+
+@pytest.mark.parametrize("case", [(dice,), ("mse", Adds(ops.sum))], ids=["dice", "added sum"])
+def test_what_is_no_mean_over_the_samples_is_refused_and_changes_nothing(case: tuple[Any, ...]) -> None:
+    model = model_with(*case)
+    before = [v.numpy() for v in model.variables]
+    with pytest.raises(memfit.InvalidInput, match="mean over the samples"):
+        fit(model)
+    for a, b in zip(before, model.variables[: len(before)], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_near_plan_may_take_the_loss_of_micro_batches_and_says_so() -> None:
+    (event,) = fit(model_with(dice), fidelity=Fidelity.NEAR).events
+    assert "not of the batch" in event
+
+
+@pytest.mark.parametrize("case", [(one_mean,), ("mse", Adds(ops.mean))], ids=["one number", "added mean"])
+def test_a_mean_over_the_samples_is_exact(case: tuple[Any, ...]) -> None:
+    assert fit(model_with(*case)).events == ()
+
+
+def test_what_cannot_be_compared_is_said() -> None:
+    (event,) = fit(model_with("mse", Noise())).events
+    assert "unchecked" in event
