@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from memfit.data.arrays import arrays as arrays
     from memfit.data.images import images as images
     from memfit.data.linting.lint import lint as lint
+    from memfit.planning.explaining import explain as explain
     from memfit.training.evaluating import evaluate as evaluate
     from memfit.training.fitting import fit as fit
     from memfit.training.predicting import predict as predict
@@ -41,6 +42,7 @@ _HOME = {
     "budget": "memfit.budgets.budget",
     "configure": "memfit.budgets.configuration",
     "evaluate": "memfit.training.evaluating",
+    "explain": "memfit.planning.explaining",
     "fit": "memfit.training.fitting",
     "images": "memfit.data.images",
     "isolated": "memfit.budgets.isolation",

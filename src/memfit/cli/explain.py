@@ -1,0 +1,48 @@
+"""Explain an out-of-memory error: what ran out, who asked, what held the memory, what would help.
+
+Reads the log of a run, or a traceback, from a file or from the standard input:
+
+    python train.py 2>&1 | tee log.txt; memfit explain log.txt
+
+The exit code is 0 when the text could be explained, 1 when memfit does not know it, 2 for wrong usage.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from memfit.budgets.errors import InvalidInput
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument(
+        "log", nargs="?", default="-", help="the log; without it, or with -, the standard input"
+    )
+    parser.add_argument("--json", action="store_true", help="print plain data for programs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the explanation; 1 where the text is unknown."""
+    from memfit.planning.explaining import explain
+
+    explanation = explain(_read(args.log))
+    print(json.dumps(explanation.to_json(), indent=2) if args.json else explanation)
+    return 1 if explanation.ran_out == "unknown" else 0
+
+
+def _read(log: str) -> str:
+    """Returns the text; bytes that are no UTF-8 are replaced, since logs of several processes may tear them."""
+    if log == "-":
+        if sys.stdin.isatty():
+            print("Paste the log and end it with Ctrl-D.", file=sys.stderr)
+        return sys.stdin.buffer.read().decode(errors="replace")
+    try:
+        return Path(log).read_text(errors="replace")
+    except OSError as error:
+        raise InvalidInput(
+            f"The log cannot be read ({error.strerror})",
+            received=log,
+            remedy="Give the path of a text file, or - for the standard input",
+        ) from error
