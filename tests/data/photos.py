@@ -6,24 +6,23 @@ from typing import Any
 import numpy as np
 
 
-def picture(height: int = 48, width: int = 64, seed: int = 0, channels: int = 3) -> Any:
+def picture(height: int = 48, width: int = 64, seed: int = 0, noise: float = 4) -> Any:
     """Returns a uint8 image, different for each seed."""
     random = np.random.default_rng(seed)
     across, down = np.meshgrid(np.linspace(0, 3, width), np.linspace(0, 3, height))
-    phases = random.uniform(0, 6, (channels, 2))
+    phases = random.uniform(0, 6, (3, 2))
     waves = [100 + 80 * np.sin(across + a) * np.cos(down + b) for a, b in phases]
-    noise = random.normal(0, 4, (height, width, channels))
-    return np.clip(np.stack(waves, axis=2) + noise, 0, 255).astype(np.uint8)
+    return np.clip(np.stack(waves, axis=2) + random.normal(0, noise, (height, width, 3)), 0, 255).astype(
+        np.uint8
+    )
 
 
-def write_photo(path: Path, *, height: int = 48, width: int = 64, seed: int = 0, quality: int = 95) -> Path:
-    """Writes a picture as JPEG, or as PNG or BMP by the path's ending."""
+def write_photo(path: Path, *, height: int = 48, width: int = 64, seed: int = 0, noise: float = 4) -> Path:
+    """Writes a picture as JPEG, or as PNG by the path's ending."""
     import tensorflow as tf
 
-    pixels = picture(height, width, seed)
+    pixels = picture(height, width, seed, noise)
     path.parent.mkdir(parents=True, exist_ok=True)
-    encoded = (
-        tf.io.encode_png(pixels) if path.suffix == ".png" else tf.io.encode_jpeg(pixels, quality=quality)
-    )
+    encoded = tf.io.encode_png(pixels) if path.suffix == ".png" else tf.io.encode_jpeg(pixels, quality=95)
     path.write_bytes(encoded.numpy())
     return path
