@@ -8,7 +8,7 @@ import numpy as np
 
 from memfit.budgets.errors import InvalidInput
 from memfit.budgets.size import Size
-from memfit.planning.rematerialisation_options import Choices, Option, table_of_options
+from memfit.planning.rematerialisation_options import Choices, Option, options_by_start
 from memfit.planning.rematerialisation_peak import predicted_peak
 from memfit.planning.rematerialisation_recomputation import recomputations
 from memfit.planning.rematerialisation_segments import Segments
@@ -87,10 +87,8 @@ class _Chooser:
         self.trace = trace
         self.batch_size = batch_size
         self.choices = Choices(trace)
-        self.table = table_of_options(self.choices)
-        self.all_kept = self.choices.small | {
-            t for tensors in self.choices.needed for t in tensors if t[0] >= 0
-        }
+        self.table = options_by_start(self.choices)
+        self.all_kept = self.choices.small.union(*self.choices.needed)
         self.stock = predicted_peak(trace, self.all_kept, ())
         self.step_cost = sum(op.cost for op in trace.ops)
 
@@ -148,7 +146,8 @@ class _Chooser:
         extra = sum(
             self.trace.ops[index].cost
             for part in recomputations(self.trace, kept, starts)
-            for index in part.again
+            for index in part.order
+            if index < self.trace.forward_count
         )
         return Segments(
             batch_size=self.batch_size,

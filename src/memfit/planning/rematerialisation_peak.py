@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from memfit.planning.rematerialisation_recomputation import is_available, recomputations, source
+from memfit.planning.rematerialisation_recomputation import recomputations, source
 from memfit.planning.rematerialisation_trace import Tensor, Trace
 
 # TensorFlow gives these ops their input's buffer for the output when nobody else reads it.
@@ -22,7 +22,10 @@ _IN_PLACE = {
     ),
     *("BiasAdd", "Rsqrt", "TanhGrad", "SigmoidGrad", "Elu", "Softplus"),
 }
-Buffer = tuple[int, int, int]  # which run (0 the forward pass, n the n-th recomputation), op, output
+Buffer = tuple[
+    int, int, int
+]  # which run (0 the forward pass, n the n-th segment's recomputation), op, output
+Step = tuple[int, list[Buffer], list[Buffer]]  # an op, what it reads, what it makes
 
 
 def predicted_peak(trace: Trace, kept: Collection[Tensor], starts: Sequence[int]) -> int:
@@ -31,67 +34,68 @@ def predicted_peak(trace: Trace, kept: Collection[Tensor], starts: Sequence[int]
     Weights and inputs are not counted, and neither is a finished weight gradient: the optimizer takes it at
     once.
     """
-    steps = list(_steps(trace, kept, starts))
-    last_use: dict[Buffer, int] = {}
-    for place, (_, reads, _) in enumerate(steps):
-        for buffer in reads:
-            last_use[buffer] = place
-    alive: dict[Buffer, int] = {}
-    total = peak = 0
+    return max((total for _, total in alive_at(trace, list(_steps(trace, kept, starts)))), default=0)
+
+
+def gradient_bytes(trace: Trace) -> list[int]:
+    """For each forward op, the most that gradients alone take while its backward ops run."""
+    steps = [step for index in trace.backward if (step := _step(trace, index, 0, ())) is not None]
+    only_gradients: list[Step] = [
+        (index, [buffer for buffer in reads if buffer[1] >= trace.forward_count], writes)
+        for index, reads, writes in steps
+    ]
+    most = [0] * (trace.forward_count + 1)
+    for index, total in alive_at(trace, only_gradients):
+        level = trace.ops[index].level
+        most[level] = max(most[level], total)
+    return most
+
+
+def alive_at(trace: Trace, steps: Sequence[Step]) -> Iterator[tuple[int, int]]:
+    """Yields each op with the bytes of all buffers that exist while it runs."""
+    last_use = {buffer: place for place, (_, reads, _) in enumerate(steps) for buffer in reads}
     ending: dict[int, list[Buffer]] = {}
     for buffer, place in last_use.items():
         ending.setdefault(place, []).append(buffer)
-    for place, (index, reads, writes) in enumerate(steps):
+    alive: dict[Buffer, int] = {}
+    total = 0
+    for place, (index, _, writes) in enumerate(steps):
         op = trace.ops[index]
         dying = [buffer for buffer in ending.get(place, ()) if buffer in alive]
-        for number, buffer in enumerate(writes):
-            size = op.sizes[number]
-            reused = next(
-                (old for old in dying if op.type in _IN_PLACE and old in reads and alive[old] == size), None
-            )
+        for buffer in writes:
+            size = op.sizes[buffer[2]]
+            reused = next((old for old in dying if op.type in _IN_PLACE and alive[old] == size), None)
             if reused is not None:
                 dying.remove(reused)
                 total -= alive.pop(reused)
             alive[buffer] = size
             total += size
-        peak = max(peak, total)
+        yield index, total
         for buffer in [*dying, *(buffer for buffer in writes if buffer not in last_use)]:
-            total -= alive.pop(buffer, 0)
-    return peak
+            total -= alive.pop(buffer)
 
 
-def _steps(
-    trace: Trace, kept: Collection[Tensor], starts: Sequence[int]
-) -> Iterator[tuple[int, list[Buffer], list[Buffer]]]:
-    """Yields the ops of a step in order, with the buffers each reads and makes."""
-
-    def buffer(tensor: Tensor, run: int, ran: Collection[int]) -> Buffer | None:
-        """Finds the buffer behind a tensor, as seen in a run in which the ops `ran` run again."""
-        while tensor[0] >= 0:
-            op = trace.ops[tensor[0]]
-            if not op.is_alias:
-                return (run if tensor[0] in ran else 0, *tensor)
-            tensor = source(trace, tensor)
-        return None
-
-    def step(index: int, run: int, ran: Collection[int]) -> tuple[int, list[Buffer], list[Buffer]] | None:
-        op = trace.ops[index]
-        if op.is_alias or not op.reads_values:
-            return None
-        reads = [found for tensor in op.inputs if (found := buffer(tensor, run, ran)) is not None]
-        writes = [(run if index in ran else 0, index, number) for number in range(len(op.sizes))]
-        return index, reads, writes
-
-    for index in range(trace.forward_count):
-        if (found := step(index, 0, ())) is not None:
-            yield found
-    parts = recomputations(trace, kept, starts)
-    for run, part in reversed(list(enumerate(parts, 1))):
-        ran = {index for index in part.again if not _is_there(trace, kept, index)}
-        for index in (*part.again, *part.backward):
-            if (found := step(index, run, ran)) is not None:
+def _steps(trace: Trace, kept: Collection[Tensor], starts: Sequence[int]) -> Iterator[Step]:
+    """Yields the ops of a training step in order, with the buffers each reads and makes."""
+    runs: list[tuple[int, Sequence[int], Collection[int]]] = [(0, range(trace.forward_count), ())]
+    for number, part in enumerate(recomputations(trace, kept, starts), 1):
+        again = frozenset(index for index in part.order if index < trace.forward_count)
+        runs.insert(1, (number, part.order, again))
+    for run, order, ran_again in runs:
+        for index in order:
+            if (found := _step(trace, index, run, ran_again)) is not None:
                 yield found
 
 
-def _is_there(trace: Trace, kept: Collection[Tensor], index: int) -> bool:
-    return all(is_available(trace, kept, (index, number)) for number in range(len(trace.ops[index].sizes)))
+def _step(trace: Trace, index: int, run: int, again: Collection[int]) -> Step | None:
+    """Describes one op in a run in which the forward ops `again` run again; None if it makes no buffer."""
+    op = trace.ops[index]
+    if op.is_alias or not op.reads_values:
+        return None
+    reads: list[Buffer] = []
+    for tensor in op.inputs:
+        while tensor[0] >= 0 and trace.ops[tensor[0]].is_alias:
+            tensor = source(trace, tensor)
+        if tensor[0] >= 0:
+            reads.append((run if tensor[0] in again else 0, *tensor))
+    return index, reads, [(run if index in again else 0, index, number) for number in range(len(op.sizes))]

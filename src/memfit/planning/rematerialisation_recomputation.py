@@ -1,7 +1,7 @@
-"""What has to run again in the backward pass when only some forward tensors are kept."""
+"""What has to run again in the backward pass when only some forward tensors are kept, and when."""
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from memfit.planning.rematerialisation_trace import Tensor, Trace
@@ -12,12 +12,11 @@ class Recomputation:
     """The part of the backward pass that belongs to one segment of the forward pass.
 
     Attributes:
-        again: Forward ops that run again before it, in order.
-        backward: The backward ops of the segment, in order.
+        order: Backward ops, and forward ops that run again, in the order to run them: each forward op as late as
+            the backward ops allow.
     """
 
-    again: tuple[int, ...]
-    backward: tuple[int, ...]
+    order: tuple[int, ...]
 
 
 def recomputations(trace: Trace, kept: Collection[Tensor], starts: Sequence[int]) -> list[Recomputation]:
@@ -36,19 +35,13 @@ def recomputations(trace: Trace, kept: Collection[Tensor], starts: Sequence[int]
     backward: list[list[int]] = [[] for _ in range(len(starts) + 1)]
     for index in trace.backward:
         backward[bisect_right(starts, trace.ops[index].level)].append(index)
-    return [Recomputation(again(trace, kept, needs(trace, part)), tuple(part)) for part in backward]
+    return [Recomputation(tuple(_in_order(trace, kept, part))) for part in backward]
 
 
-def needs(trace: Trace, backward: Sequence[int]) -> list[Tensor]:
-    """Lists the forward tensors whose values some backward ops read."""
-    found = dict.fromkeys(
-        tensor
-        for index in backward
-        if trace.ops[index].reads_values
-        for tensor in trace.ops[index].inputs
-        if 0 <= tensor[0] < trace.forward_count
-    )
-    return list(found)
+def needs(trace: Trace, index: int) -> list[Tensor]:
+    """Lists the forward tensors whose values an op reads."""
+    op = trace.ops[index]
+    return [tensor for tensor in op.inputs if 0 <= tensor[0] < trace.forward_count] if op.reads_values else []
 
 
 def is_available(trace: Trace, kept: Collection[Tensor], tensor: Tensor) -> bool:
@@ -69,14 +62,17 @@ def source(trace: Trace, tensor: Tensor) -> Tensor:
     return op.inputs[tensor[1]] if op.type == "IdentityN" else op.inputs[0]
 
 
-def again(trace: Trace, kept: Collection[Tensor], wanted: Sequence[Tensor]) -> tuple[int, ...]:
-    """Lists the forward ops to run again so that all of `wanted` is there, in the order to run them."""
-    found: set[int] = set()
-    waiting = [tensor for tensor in wanted if not is_available(trace, kept, tensor)]
-    while waiting:
-        index = waiting.pop()[0]
-        if index in found:
-            continue
-        found.add(index)
-        waiting += [tensor for tensor in trace.ops[index].inputs if not is_available(trace, kept, tensor)]
-    return tuple(sorted(found))
+def _in_order(trace: Trace, kept: Collection[Tensor], backward: Sequence[int]) -> Iterator[int]:
+    """Yields backward ops, and before each the forward ops that must have run again for it."""
+    ran: set[int] = set()
+    for index in backward:
+        missing: set[int] = set()
+        waiting = needs(trace, index)
+        while waiting:
+            tensor = waiting.pop()
+            if tensor[0] not in ran | missing and not is_available(trace, kept, tensor):
+                missing.add(tensor[0])
+                waiting += trace.ops[tensor[0]].inputs
+        ran |= missing
+        yield from sorted(missing)
+        yield index

@@ -80,7 +80,7 @@ def trace(model: Any, batch_size: int, inputs: Any = None) -> Trace:
         grad_ys = [tf.ones_like(output) for output in outputs]
         after = len(graph.get_operations())
         wanted = ops_of(gradients(outputs, grad_ys, trainable_values(model), graph))
-        found.append(read(forward, leading_to(wanted, graph.get_operations()[after:]), scope))
+        found.append(read(forward, in_order(forward, graph.get_operations()[after:], wanted), scope))
 
     tf.function(step, autograph=False).get_concrete_function(specs)
     forget_losses(model)
@@ -90,32 +90,62 @@ def trace(model: Any, batch_size: int, inputs: Any = None) -> Trace:
 def read(forward: Sequence[Any], backward: Sequence[Any], scope: str) -> Trace:
     """Turns the ops of a graph into a trace; the names of forward ops are relative to `scope`."""
     index = {op: place for place, op in enumerate([*forward, *backward])}
-    ops: list[Op] = []
-    for place, op in enumerate([*forward, *backward]):
-        inputs = tuple((index.get(tensor.op, -1), tensor.value_index) for tensor in op.inputs)
-        is_forward = place < len(forward)
-        level = place
-        if not is_forward:
-            level = index.get(forward_op_of(op), len(forward))
-            producers = [producer for producer, _ in inputs if producer >= len(forward)]
-            level = min([level, *(ops[producer].level for producer in producers)])
-        ops.append(
-            Op(
-                name=op.name.removeprefix(scope) if is_forward else op.name,
-                type=op.type,
-                inputs=inputs,
-                sizes=tuple(_bytes(output) for output in op.outputs),
-                cost=cost(op),
-                recomputable=is_forward and _is_pure(op),
-                level=level,
-            )
+    levels = _levels(forward, backward)
+    ops = [
+        Op(
+            name=op.name.removeprefix(scope),
+            type=op.type,
+            inputs=tuple((index.get(tensor.op, -1), tensor.value_index) for tensor in op.inputs),
+            sizes=tuple(_bytes(output) for output in op.outputs),
+            cost=cost(op),
+            recomputable=place < len(forward) and _is_pure(op),
+            level=levels[op],
         )
+        for op, place in index.items()
+    ]
     return Trace(tuple(ops), len(forward))
 
 
-def leading_to(wanted: Sequence[Any], backward: Sequence[Any]) -> list[Any]:
-    """Picks the backward ops that lead to wanted ops; the others are dead code, which nothing may wait for."""
-    possible = set(backward)
+def in_order(forward: Sequence[Any], backward: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
+    """Orders the backward ops that lead to wanted ops: against the forward order, weights' gradients first.
+
+    A weight's gradient is often the last to read an activation. The gradient that flows on does not read it, so
+    it comes after, when the activation is gone. Ops that lead nowhere are dead code, which nothing may wait for.
+    """
+    useful = _leading_to(wanted, set(backward))
+    levels = _levels(forward, backward)
+    groups: dict[int, list[Any]] = {}
+    readers: dict[Any, list[Any]] = {}
+    for op in backward:
+        if op in useful:
+            groups.setdefault(levels[op], []).append(op)
+            for tensor in op.inputs:
+                readers.setdefault(tensor.op, []).append(op)
+    order: list[Any] = []
+    for level in sorted(groups, reverse=True):
+        flowing: set[Any] = set()
+        for op in reversed(groups[level]):
+            if any(levels[reader] < level or reader in flowing for reader in readers.get(op, ())):
+                flowing.add(op)
+        ending = _leading_to([op for op in groups[level] if op not in flowing], set(groups[level]))
+        order += [op for op in groups[level] if op in ending] + [
+            op for op in groups[level] if op not in ending
+        ]
+    return order
+
+
+def _levels(forward: Sequence[Any], backward: Sequence[Any]) -> dict[Any, int]:
+    """Says for each op which forward op it belongs to: a backward op to the earliest it follows from."""
+    places = {op: place for place, op in enumerate(forward)}
+    levels: dict[Any, int] = {}
+    for op in backward:
+        own = places.get(forward_op_of(op), len(forward))
+        levels[op] = min([own, *(levels[tensor.op] for tensor in op.inputs if tensor.op in levels)])
+    return {**places, **levels}
+
+
+def _leading_to(wanted: Sequence[Any], possible: set[Any]) -> set[Any]:
+    """Finds the ops among the possible ones that some wanted ops follow from, themselves included."""
     found: set[Any] = set()
     waiting = [op for op in wanted if op in possible]
     while waiting:
@@ -123,7 +153,7 @@ def leading_to(wanted: Sequence[Any], backward: Sequence[Any]) -> list[Any]:
         if op not in found:
             found.add(op)
             waiting += [tensor.op for tensor in op.inputs if tensor.op in possible]
-    return [op for op in backward if op in found]
+    return found
 
 
 def ops_of(gradients: Sequence[Any]) -> list[Any]:

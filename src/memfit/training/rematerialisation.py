@@ -5,7 +5,7 @@ from typing import Any
 
 from memfit.planning.private_apis import added_losses, gradients, set_added_loss
 from memfit.planning.rematerialisation_segments import Segments
-from memfit.planning.rematerialisation_trace import trainable_values
+from memfit.planning.rematerialisation_trace import ops_of, trainable_values
 from memfit.training.rematerialisation_rewrite import check_names, recompute_in_backward_pass
 
 
@@ -79,7 +79,9 @@ def _forward(model: Any, segments: Segments, x: Any) -> tuple[list[Any], Any, Ca
             for output, gradient in zip(outputs, incoming, strict=True)
             if output.dtype.is_floating and gradient is not None
         ]
-        found = gradients(*map(list, zip(*pairs, strict=True)), xs=[*inputs, *weights], graph=graph)
+        found = gradients(
+            [output for output, _ in pairs], [gradient for _, gradient in pairs], [*inputs, *weights], graph
+        )
         by_weight = dict(zip((weight.ref() for weight in weights), found[len(inputs) :], strict=True))
         # A gradient that is built in another graph (that of a nested tf.function) is exact, but saves nothing.
         if here is graph:
@@ -89,20 +91,13 @@ def _forward(model: Any, segments: Segments, x: Any) -> tuple[list[Any], Any, Ca
                 scope,
                 segments,
                 incoming=[gradient for _, gradient in pairs],
-                wanted=[tensor.op for gradient in by_weight.values() for tensor in _tensors(gradient)],
+                wanted=ops_of(list(by_weight.values())),
             )
         of_inputs = found[: len(inputs)]
         of_variables = [by_weight.get(variable.ref()) for variable in variables]
         return (of_inputs, of_variables) if variables else of_inputs
 
     return outputs, (y, losses), backward
-
-
-def _tensors(gradient: Any) -> list[Any]:
-    """Lists the tensors of a gradient: one, those of an IndexedSlices, or none."""
-    import tensorflow as tf
-
-    return [] if gradient is None else tf.nest.flatten(gradient, expand_composites=True)
 
 
 def _with_masks(y: Any, outputs: Sequence[Any]) -> Any:

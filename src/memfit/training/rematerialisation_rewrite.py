@@ -1,15 +1,15 @@
 """Rewriting a backward pass so that it reads recomputed tensors instead of stored ones."""
 
+import math
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 from memfit.budgets.errors import InvalidInput
 from memfit.planning.rematerialisation_recomputation import Recomputation, is_available, recomputations
 from memfit.planning.rematerialisation_segments import Segments
-from memfit.planning.rematerialisation_trace import Tensor, Trace, read
-from memfit.training.rematerialisation_private_apis import barrier, clone, compiles_with_xla, set_input
+from memfit.planning.rematerialisation_trace import Tensor, Trace, in_order, read
+from memfit.training.rematerialisation_private_apis import clone, compiles_with_xla, run_after, set_input
 
 
 def check_names(forward: Sequence[Any], scope: str, segments: Segments) -> None:
@@ -22,7 +22,7 @@ def check_names(forward: Sequence[Any], scope: str, segments: Segments) -> None:
     for name in (*segments.starts, *(tensor.rpartition(":")[0] for tensor in segments.kept)):
         if name not in names:
             raise InvalidInput(
-                "Segments can be applied only to the model they were chosen for, or to a copy with the same layer names",
+                "Segments hold for the model they were chosen for, and for its copies with the same layer names",
                 received=name,
                 remedy="Choose segments for this model with memfit.planning.rematerialisation.choose",
             )
@@ -50,6 +50,7 @@ def recompute_in_backward_pass(
         incoming: The gradients of the forward pass's outputs.
         wanted: The ops that give the gradients of the weights.
     """
+    backward = in_order(forward, backward, wanted)
     trace = read(forward, backward, scope)
     graph_ops = [*forward, *backward]
     place = {op.name: index for index, op in enumerate(trace.forward)}
@@ -57,18 +58,15 @@ def recompute_in_backward_pass(
         (place[name], int(output)) for name, _, output in (tensor.rpartition(":") for tensor in segments.kept)
     }
     starts = sorted(place[name] for name in segments.starts)
-    useful = _useful(trace, graph_ops, wanted)
+    compiled = compiles_with_xla(graph_ops[0].graph)
+    line = None if compiled else _Line(incoming)
     after = list(incoming)
-    parts = list(enumerate(recomputations(trace, kept, starts)))
-    for number, part in reversed(parts):
-        part = replace(part, backward=tuple(index for index in part.backward if index in useful))
-        if not part.backward:
-            continue
-        if part.again:
-            entering = _entering(trace, part, lambda level, n=number: bisect_right(starts, level) > n)
-            triggers = {id(tensor): tensor for tensor in [*after, *(_first(graph_ops[i]) for i in entering)]}
-            _rewrite(trace, graph_ops, kept, part, list(triggers.values()))
-        after = [_first(graph_ops[index]) for index in _last(trace, part)]
+    for number, part in reversed(list(enumerate(recomputations(trace, kept, starts)))):
+        # XLA drops control dependencies and merges equal computations, so there the copies get a data dependency.
+        entering = _entering(trace, part, lambda level, n=number: bisect_right(starts, level) > n)
+        flag = _never([*after, *(graph_ops[index].outputs[0] for index in entering)]) if compiled else None
+        _rewrite(trace, graph_ops, kept, part, flag, line)
+        after = [graph_ops[index].outputs[0] for index in _last(trace, part)] or after
 
 
 def _rewrite(
@@ -76,59 +74,92 @@ def _rewrite(
     graph_ops: Sequence[Any],
     kept: Collection[Tensor],
     part: Recomputation,
-    after: Sequence[Any],
+    flag: Any,
+    line: "_Line | None",
 ) -> None:
-    """Copies the forward ops of one segment, to run after some gradients, and lets the backward ops read them."""
+    """Copies the forward ops that one segment runs again, and lets the backward ops read the copies.
+
+    Args:
+        flag: Under XLA the boolean that the copies wait for.
+        line: Otherwise the line in which the ops run one after the other.
+    """
+    copies: dict[int, Any] = {}
+    for index in part.order:
+        op = graph_ops[index]
+        read_now = [
+            copies[key[0]].outputs[key[1]]
+            if key[0] in copies and trace.ops[index].reads_values and not is_available(trace, kept, key)
+            else tensor
+            for key, tensor in zip(trace.ops[index].inputs, op.inputs, strict=True)
+        ]
+        if index < trace.forward_count:
+            if flag is not None and not any(key[0] in copies for key in trace.ops[index].inputs):
+                _guard(read_now, flag)
+            op = copies[index] = clone(op, read_now)
+        else:
+            for number, (old, new) in enumerate(zip(op.inputs, read_now, strict=True)):
+                if new is not old:
+                    set_input(op, number, new)
+        if line is not None and trace.ops[index].inputs and trace.ops[index].reads_values:
+            line.append(op)
+
+
+class _Line:
+    """Ops that run one after the other, so that what each frees is free for the next."""
+
+    def __init__(self, incoming: Sequence[Any]) -> None:
+        import tensorflow as tf
+
+        with tf.control_dependencies(list(incoming)):
+            self._last = tf.no_op(name="recomputed/start")
+        self._of_biases: set[Any] = set()
+
+    def append(self, op: Any) -> None:
+        producers = {tensor.op for tensor in op.inputs}
+        if self._last not in producers:
+            run_after(op, self._last)
+        # oneDNN merges a bias's gradient into the filter's: what waits for the one would then wait for the
+        # other, which may wait for it in turn. So nothing waits for a bias's gradient.
+        if op.type == "BiasAddGrad" or producers & self._of_biases:
+            self._of_biases.add(op)
+        else:
+            self._last = op
+
+
+def _never(tensors: Sequence[Any]) -> Any:
+    """Returns a boolean that waits for all the tensors and is true only if one of them is not a number."""
     import tensorflow as tf
 
-    def inputs(index: int) -> list[tuple[Tensor, Any]]:
-        return list(zip(trace.ops[index].inputs, graph_ops[index].inputs, strict=True))
+    firsts = [tf.reshape(tensor, [-1])[0] for tensor in tensors if tensor.dtype.is_floating]
+    # Only floats are compared with themselves: XLA knows that any other x equals x.
+    return tf.reduce_any(tf.stack([first != first for first in firsts]))
 
-    copied = set(part.again)
-    given = {key: tensor for index in part.again for key, tensor in inputs(index) if key[0] not in copied}
-    start: list[Any] = []
-    if compiles_with_xla(graph_ops[0].graph):
-        # XLA drops control dependencies and merges equal computations, but cannot see through a barrier.
-        held = [key for key, tensor in given.items() if _carries_values(tensor)]
-        given.update(zip(held, barrier([*(given[key] for key in held), *after]), strict=False))
+
+def _guard(inputs: list[Any], flag: Any) -> None:
+    """Lets the smallest input that carries data wait for the flag; shapes must stay constants for XLA."""
+    import tensorflow as tf
+
+    data = [
+        (number, tensor)
+        for number, tensor in enumerate(inputs)
+        if tensor.op.type != "Const" and (tensor.dtype.is_floating or tensor.dtype.name in ("bool", "uint64"))
+    ]
+    if not data:
+        return
+    number, tensor = min(data, key=lambda item: math.prod(size or 2**20 for size in item[1].shape))
+    if tensor.dtype == tf.bool:
+        inputs[number] = tf.logical_or(tensor, flag)
+    elif tensor.dtype.is_floating:
+        inputs[number] = tensor + tf.where(
+            flag, tf.constant(float("nan"), tensor.dtype), tf.zeros([], tensor.dtype)
+        )
     else:
-        with tf.control_dependencies(list(after)):
-            start = [tf.no_op(name="recomputed/start")]
-    copies: dict[int, Any] = {}
-    for index in part.again:
-        read_now = [
-            copies[key[0]].outputs[key[1]] if key[0] in copies else given.get(key, tensor)
-            for key, tensor in inputs(index)
-        ]
-        copies[index] = clone(graph_ops[index], read_now, after=start)
-    for index in part.backward:
-        if trace.ops[index].reads_values:
-            for number, (key, _) in enumerate(inputs(index)):
-                if key[0] in copies and not is_available(trace, kept, key):
-                    set_input(graph_ops[index], number, copies[key[0]].outputs[key[1]])
-
-
-def _carries_values(tensor: Any) -> bool:
-    """Says whether a tensor is data; shapes and axes must stay constants that XLA sees when it compiles."""
-    return tensor.op.type != "Const" and tensor.dtype.name not in ("int32", "int64", "resource", "variant")
-
-
-def _useful(trace: Trace, graph_ops: Sequence[Any], wanted: Sequence[Any]) -> set[int]:
-    """Finds the backward ops that lead to wanted gradients; the others must stay dead code."""
-    place = {op: index for index, op in enumerate(graph_ops)}
-    found: set[int] = set()
-    waiting = [place[op] for op in wanted if op in place]
-    while waiting:
-        index = waiting.pop()
-        if index >= trace.forward_count and index not in found:
-            found.add(index)
-            waiting += [producer for producer, _ in trace.ops[index].inputs if producer >= 0]
-    return found
+        inputs[number] = tensor + tf.cast(flag, tensor.dtype)
 
 
 def _entering(trace: Trace, part: Recomputation, is_later: Any) -> list[int]:
     """Lists the backward ops of later segments whose gradients this segment's backward ops read."""
-    producers = dict.fromkeys(producer for index in part.backward for producer, _ in trace.ops[index].inputs)
+    producers = dict.fromkeys(producer for index in part.order for producer, _ in trace.ops[index].inputs)
     return [
         producer
         for producer in producers
@@ -138,9 +169,9 @@ def _entering(trace: Trace, part: Recomputation, is_later: Any) -> list[int]:
 
 def _last(trace: Trace, part: Recomputation) -> list[int]:
     """Lists the backward ops of a segment that no other op of it waits for."""
-    read = {producer for index in part.backward for producer, _ in trace.ops[index].inputs}
-    return [index for index in part.backward if index not in read and trace.ops[index].sizes]
-
-
-def _first(op: Any) -> Any:
-    return op.outputs[0]
+    read = {producer for index in part.order for producer, _ in trace.ops[index].inputs}
+    return [
+        index
+        for index in part.order
+        if index >= trace.forward_count and index not in read and trace.ops[index].sizes
+    ]
