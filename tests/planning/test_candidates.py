@@ -9,7 +9,13 @@ from memfit.planning.micro_batches import sizes
 from memfit.planning.rematerialisation_segments import Segments
 
 # 100 bytes whatever the batch, 10 a sample; a gradient copy of 20; inputs of 1 a sample.
-FIGURES = Figures(peak=lambda batch: 100 + 10 * batch, gradients=20, inputs=1, fixed_time=0.01)
+FIGURES = Figures(
+    peak=lambda batch: 100 + 10 * batch,
+    activations=lambda batch: 9 * batch,
+    gradients=20,
+    inputs=1,
+    fixed_time=0.01,
+)
 
 
 def _segments(activation_bytes: int, recomputed: float) -> Segments:
@@ -53,6 +59,17 @@ def test_both_levers_together_go_lower_than_either() -> None:
     assert found is not None
     assert found.micro_batch is not None
     assert found.peak <= 215
+
+
+def test_precision_is_lowered_only_where_allowed_and_nothing_more_faithful_fits() -> None:
+    found = list(candidates(FIGURES, 64, [], Fidelity.NEAR, FRONT, "mixed_bfloat16"))
+    assert best(found, 230, Fidelity.NEAR) is None
+    lowered = best(found, 230, Fidelity.PRECISION)
+    assert lowered is not None
+    assert lowered.precision == "mixed_bfloat16"
+    faithful = best(found, 300, Fidelity.PRECISION)
+    assert faithful is not None
+    assert faithful.precision is None
 
 
 def test_nothing_that_is_not_allowed_is_taken() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from memfit.planning import mixed_precision
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.rematerialisation_segments import Segments
 
@@ -13,6 +14,7 @@ class Figures:
 
     Attributes:
         peak: The predicted peak of the stock step, with its margin, by batch size.
+        activations: What of that peak are activations, by batch size.
         gradients: One copy of the gradients.
         inputs: One sample of the inputs, targets and weights.
         fixed_time: The part of a step's time that does not depend on the batch, as a fraction of the step at
@@ -20,6 +22,7 @@ class Figures:
     """
 
     peak: Callable[[int], int]
+    activations: Callable[[int], int]
     gradients: int
     inputs: int
     fixed_time: float
@@ -35,6 +38,7 @@ class Candidate:
         time: Predicted time of a step as a multiple of stock's.
         micro_batch: As in `Plan`.
         segments: As in `Plan`.
+        precision: As in `Plan`.
     """
 
     fidelity: Fidelity
@@ -42,6 +46,7 @@ class Candidate:
     time: float
     micro_batch: int | None = None
     segments: Segments | None = None
+    precision: str | None = None
 
 
 def candidates(
@@ -50,8 +55,9 @@ def candidates(
     micro_sizes: Sequence[int],
     micro_fidelity: Fidelity,
     fronts: Sequence[Segments],
+    policy: str | None = None,
 ) -> Iterator[Candidate]:
-    """Yields every combination of micro-batches and rematerialisation, the stock step first.
+    """Yields every combination of micro-batches, rematerialisation and precision, the stock step first.
 
     Args:
         figures: The job's figures.
@@ -59,16 +65,20 @@ def candidates(
         micro_sizes: Sizes of micro-batches to consider; empty where the lever does not apply.
         micro_fidelity: How faithful they are for this model.
         fronts: Choices of what to keep for the backward pass; empty where the lever does not apply.
+        policy: The mixed precision to consider; None where the lever does not apply.
     """
-    for micro_batch in (None, *micro_sizes):
-        for segments in (None, *fronts):
-            yield Candidate(
-                fidelity=Fidelity.EXACT if micro_batch is None else micro_fidelity,
-                peak=_peak(figures, batch_size, micro_batch, segments),
-                time=_time(figures, batch_size, micro_batch, segments),
-                micro_batch=micro_batch,
-                segments=segments,
-            )
+    for precision in (None, policy) if policy else (None,):
+        for micro_batch in (None, *micro_sizes):
+            for segments in (None, *fronts):
+                near = Fidelity.EXACT if micro_batch is None else micro_fidelity
+                yield Candidate(
+                    fidelity=near if precision is None else max(near, mixed_precision.FIDELITY),
+                    peak=_peak(figures, batch_size, micro_batch, segments, precision),
+                    time=_time(figures, batch_size, micro_batch, segments),
+                    micro_batch=micro_batch,
+                    segments=segments,
+                    precision=precision,
+                )
 
 
 def best(found: Sequence[Candidate], memory: int, allow: Fidelity) -> Candidate | None:
@@ -77,12 +87,23 @@ def best(found: Sequence[Candidate], memory: int, allow: Fidelity) -> Candidate 
     return min(fitting, key=lambda candidate: (candidate.fidelity, candidate.time), default=None)
 
 
-def _peak(figures: Figures, batch_size: int, micro_batch: int | None, segments: Segments | None) -> int:
+def _peak(
+    figures: Figures,
+    batch_size: int,
+    micro_batch: int | None,
+    segments: Segments | None,
+    precision: str | None,
+) -> int:
     size = micro_batch or batch_size
     peak = figures.peak(size)
+    activations = figures.activations(size)
     if segments is not None:
         # What is kept for the backward pass grows with the samples that pass at once.
-        peak -= (segments.stock_bytes - segments.activation_bytes) * size // segments.batch_size
+        saved = (segments.stock_bytes - segments.activation_bytes) * size // segments.batch_size
+        peak -= saved
+        activations = max(activations - saved, 0)
+    if precision is not None:
+        peak -= int(mixed_precision.SAVED_OF_ACTIVATIONS * activations)
     if micro_batch is not None:
         peak += figures.gradients + figures.inputs * (batch_size - micro_batch)
     return peak

@@ -16,11 +16,11 @@ class Job:
         batch_size: The batch of one optimizer update.
         memory: Bytes it may take on its device.
         allow: The farthest that a lever may go.
-        estimate: What stock Keras takes.
+        no_segments: Why nothing can be rematerialised; None where it can, or where nobody asked.
     """
 
     model: Any
     batch_size: int
     memory: Size
     allow: Fidelity
-    estimate: Any
+    no_segments: str | None = None

@@ -27,8 +27,8 @@ def why_not(model: Any) -> str | None:
     import keras
     import tensorflow as tf
 
-    if "train_step" in vars(model) or type(model).train_step is not keras.Model.train_step:
-        return "its train_step is custom, and only that method knows how its losses add up"
+    if (reason := custom_step(model)) is not None:
+        return reason
     replicas = (tf.distribute.get_strategy(), model.distribute_strategy)
     if any(strategy.num_replicas_in_sync > 1 for strategy in replicas):
         return "it is trained on several replicas"
@@ -37,6 +37,15 @@ def why_not(model: Any) -> str | None:
     losses = keras.tree.flatten(model.loss) if getattr(model, "loss", None) is not None else []
     if len(losses) > 1 and any(getattr(loss, "reduction", "sum") in (None, "none") for loss in losses):
         return 'it adds a loss with reduction="none" to other losses'
+    return None
+
+
+def custom_step(model: Any) -> str | None:
+    """Says that a model has its own `train_step`, which no lever can look into, or None."""
+    import keras
+
+    if "train_step" in vars(model) or type(model).train_step is not keras.Model.train_step:
+        return "its train_step is custom, and only that method knows how its losses add up"
     return None
 
 
