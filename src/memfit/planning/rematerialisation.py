@@ -143,17 +143,19 @@ class _Chooser:
         return steps[::-1]
 
     def _segments(self, kept: set[Tensor], starts: tuple[int, ...]) -> Segments:
-        extra = sum(
-            self.trace.ops[index].cost
-            for part in recomputations(self.trace, kept, starts)
-            for index in part.order
-            if index < self.trace.forward_count
-        )
+        parts = recomputations(self.trace, kept, starts)
+        again = [index for part in parts for index in part.order if index < self.trace.forward_count]
+        read = {tensor for part in parts for index in part.order for tensor in self.trace.ops[index].inputs}
+        extra = sum(self.trace.ops[index].cost for index in again)
         return Segments(
             batch_size=self.batch_size,
             starts=tuple(self.trace.ops[start].name for start in starts),
-            kept=tuple(self.trace.tensor_name(tensor) for tensor in sorted(kept)),
+            kept=tuple(self.trace.tensor_name(tensor) for tensor in sorted(self._worth_naming(kept & read))),
             stock_bytes=Size(self.stock),
             activation_bytes=Size(predicted_peak(self.trace, kept, starts)),
             recomputed=extra / self.step_cost,
         )
+
+    def _worth_naming(self, kept: set[Tensor]) -> set[Tensor]:
+        """Picks the tensors that would be computed again if they were not named."""
+        return {tensor for tensor in kept if self.trace.ops[tensor[0]].recomputable}
