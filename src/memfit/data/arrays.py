@@ -9,7 +9,11 @@ from memfit.budgets.size import Size
 from memfit.data.iteration import finished, per_iteration, with_length
 from memfit.data.order import Order
 from memfit.data.pipeline import Pipeline
+from memfit.data.private_apis import let_go_of_pages
 from memfit.data.sizing import batches_ahead, host_share
+
+# How much of a memory-mapped array may have been read before its pages are let go of.
+_MAPPED_BYTES = 64 * 2**20
 
 
 def arrays(
@@ -65,8 +69,17 @@ def arrays(
     share = host_share(memory)
     ahead = batches_ahead(share, batch_bytes)
 
+    gathered = 0
+
     def gather(numbers: Any) -> list[Any]:
-        return [_rows(array, numbers, dtype) for array, dtype in zip(flat, dtypes, strict=True)]
+        nonlocal gathered
+        rows = [_rows(array, numbers, dtype) for array, dtype in zip(flat, dtypes, strict=True)]
+        gathered += sum(part.nbytes for part in rows)
+        if gathered >= _MAPPED_BYTES:
+            gathered = 0
+            for array in flat:
+                let_go_of_pages(array)
+        return rows
 
     def batch_of(numbers: Any) -> Any:
         with tf.name_scope("memfit"):

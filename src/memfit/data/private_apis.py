@@ -1,5 +1,6 @@
-"""The private parts of Keras and TensorFlow that `data` uses; checked with Keras 3.15.1 and TensorFlow 2.21.0."""
+"""The private parts of others that `data` uses; checked with Keras 3.15.1, TensorFlow 2.21.0 and NumPy 2.4."""
 
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -82,3 +83,13 @@ def idle_conversions(dataset: Any) -> set[str]:
             if op.type == "Identity" and any(frame.name == "convert_image_dtype" for frame in op.traceback):
                 found.add(function.name.decode())
     return found
+
+
+def let_go_of_pages(array: Any) -> None:
+    """Takes the pages of a read-only `np.memmap` out of the process's memory; they stay in the page cache.
+
+    NumPy keeps the map as `_mmap`. Only a map opened with mode "r" is touched: in a private one ("c") changes
+    would be lost.
+    """
+    if getattr(array, "mode", "") == "r" and getattr(array, "_mmap", None) is not None:
+        array._mmap.madvise(mmap.MADV_DONTNEED)

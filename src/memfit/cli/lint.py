@@ -1,0 +1,52 @@
+"""Say what in a script's tf.data pipelines costs memory, time or data, without training.
+
+The script runs up to its first fit(); the datasets that fit() would receive are read, not iterated.
+
+    memfit lint train.py
+    memfit lint --host 16GiB train.py --epochs 3       # arguments behind the script are the script's
+
+The exit code is 0 when there is nothing to change, 1 when there are findings, 2 for wrong usage.
+"""
+
+import argparse
+import json
+from typing import Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument(
+        "--host", help="judge by a host of this much memory, such as 16GiB, instead of this one"
+    )
+    parser.add_argument("--batch-memory", help="the bytes of one batch, where shapes do not say")
+    parser.add_argument("--json", action="store_true", help="print plain data for programs")
+    parser.add_argument("script", help="the training script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the findings; 1 where there are some."""
+    from memfit.data.linting.lint import lint
+    from memfit.estimation.script import first_fit
+
+    call = first_fit(args.script, args.arguments)
+    datasets = _datasets(call.arguments)
+    findings = lint(*datasets, batch_memory=args.batch_memory, host=args.host)
+    if args.json:
+        print(json.dumps(findings.to_json(), indent=2))
+    elif not datasets:
+        print("fit() receives no tf.data dataset: there is no pipeline to lint.")
+        print("Arrays can be fed without a second copy: memfit.arrays(x, y, batch_size=...)")
+    else:
+        print(findings)
+    return 1 if len(findings) else 0
+
+
+def _datasets(arguments: dict[str, Any]) -> list[Any]:
+    import tensorflow as tf
+
+    return [
+        arguments[name]
+        for name in ("x", "validation_data")
+        if isinstance(arguments.get(name), tf.data.Dataset)
+    ]
