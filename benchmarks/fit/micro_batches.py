@@ -43,7 +43,7 @@ def measure(name: str, batch: int, part: int | None) -> dict[str, float]:
     model.train_function(iter([batch_data]))
     first = time.perf_counter() - begin
     peaks, seconds = [], []
-    for _ in range(4):
+    for _ in range(3):
         memory.reset_memory_stats("CPU:0")
         begin = time.perf_counter()
         model.train_function(iter([batch_data]))

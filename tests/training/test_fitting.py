@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import layers
 
 import memfit
+from memfit.training.batches import batch_size_of
 from training.parity import Diary, assert_same_training, levers, train_both_ways
 
 RNG = np.random.default_rng(1)
@@ -54,6 +55,17 @@ SOURCES = {
 def test_any_source_of_data_trains_as_in_stock_keras(source: str) -> None:
     fit, updates = SOURCES[source]
     assert_same_training(linear, fit, batch_size=8, micro_batch=3, updates=updates)
+
+
+def test_the_batch_size_of_data_is_known_without_reading_it() -> None:
+    data = tf.data.Dataset.from_tensor_slices((X, Y))
+    assert batch_size_of(X, None) == 32
+    assert batch_size_of(X, 7) == 7
+    assert batch_size_of(Batches(), None) == 8
+    assert batch_size_of(data.batch(6).map(lambda x, y: (x, y)).prefetch(2), None) == 6
+    assert batch_size_of(data.batch(5, drop_remainder=True), None) == 5
+    with pytest.raises(memfit.InvalidInput, match="plan="):
+        batch_size_of(generated(), None)
 
 
 def test_callbacks_get_the_same_calls_with_the_same_logs() -> None:

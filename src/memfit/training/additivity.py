@@ -46,10 +46,12 @@ def losses_whole_and_in_parts(model: keras.Model, data: Any) -> tuple[float, flo
         lambda leaf: None if leaf is None else tf.convert_to_tensor(leaf[:_SAMPLES]), data
     )
     draws: list[bool] = []
+    # In a stateless scope Keras looks for the values of regularised weights in the scope alone.
+    regularised = [(v, v.value) for v in model.trainable_variables if v.regularizer is not None]
 
     def loss_in_parts_of(size: int) -> float:
         def compute(part: Part) -> Found:
-            with keras.StatelessScope(collect_losses=True) as scope:
+            with keras.StatelessScope(regularised, collect_losses=True) as scope:
                 y_pred = private_apis.forward(model, part.x, training=False)
                 _, shown, _ = losses_of_part(model, part, y_pred, training=False)
             seeds = [v for v in model.non_trainable_variables if "seed_generator_state" in v.path]

@@ -29,30 +29,30 @@ def batch_size_of(x: Any, batch_size: int | None) -> int:
     """The samples in a batch: what the user says, or what the data itself yields.
 
     Raises:
-        InvalidInput: If only the first batch could tell, and reading it would lose it (a generator).
+        InvalidInput: If only the first batch could tell.
     """
     if not private_apis.batches_itself(x):
         return _KERAS_DEFAULT if batch_size is None else batch_size
     if isinstance(x, keras.utils.PyDataset):
         return _samples(x[0])
-    if hasattr(x, "element_spec"):
-        first = next(leaf for leaf in keras.tree.flatten(x.element_spec) if hasattr(leaf, "shape"))
-        known = first.shape[0]
-        return int(known) if known is not None else _samples(next(iter(x.take(1))))
+    known = private_apis.dataset_batch_size(x)
+    if known is not None:
+        return known
     raise InvalidInput(
-        "The size of a generator's batches cannot be read without losing one",
+        "The size of these batches cannot be known without reading one, which would lose it or reshuffle the rest",
         received=type(x).__name__,
         remedy="Make a plan with memfit.plan(model, batch_size=..., memory=...) and give it as plan=",
     )
 
 
 def first_samples(x: Any, y: Any, sample_weight: Any) -> Any:
-    """Some samples of the data as Keras gives them to a step; None where reading them would lose them."""
+    """Some samples of the data as Keras gives them to a step; None where reading them would change the rest.
+
+    A generator would lose them, and a tf.data pipeline that shuffles would give another order afterwards.
+    """
     if not private_apis.batches_itself(x):
         return x, y, sample_weight
-    if isinstance(x, keras.utils.PyDataset):
-        return x[0]
-    return next(iter(x.take(1))) if hasattr(x, "element_spec") else None
+    return x[0] if isinstance(x, keras.utils.PyDataset) else None
 
 
 def _samples(data: Any) -> int:
