@@ -34,7 +34,8 @@ def _with_effect(change: Change, limit: Size, model: Any, batch_size: int) -> Ch
 
 
 def _planned(limit: Size, model: Any, batch_size: int) -> str:
-    from memfit.planning.searching import DoesNotFit, plan
+    from memfit.planning.refusal import DoesNotFit
+    from memfit.planning.searching import plan
 
     try:
         found = plan(model, batch_size=batch_size, memory=limit)
