@@ -24,16 +24,21 @@ if TYPE_CHECKING:
     from memfit.data.arrays import arrays as arrays
     from memfit.data.images import images as images
     from memfit.data.linting.lint import lint as lint
+    from memfit.estimation.estimate import Estimate as Estimate
+    from memfit.estimation.estimating import estimate as estimate
     from memfit.planning.explaining import explain as explain
     from memfit.training.evaluating import evaluate as evaluate
     from memfit.training.fitting import fit as fit
+    from memfit.training.monitoring import MemoryMonitor as MemoryMonitor
     from memfit.training.predicting import predict as predict
     from memfit.training.run import Run as Run
 
 _HOME = {
     "Budget": "memfit.budgets.budget",
+    "Estimate": "memfit.estimation.estimate",
     "InvalidInput": "memfit.budgets.errors",
     "MemfitError": "memfit.budgets.errors",
+    "MemoryMonitor": "memfit.training.monitoring",
     "ProcessDied": "memfit.budgets.errors",
     "Run": "memfit.training.run",
     "Size": "memfit.budgets.size",
@@ -45,6 +50,7 @@ _HOME = {
     "explain": "memfit.planning.explaining",
     "fit": "memfit.training.fitting",
     "images": "memfit.data.images",
+    "estimate": "memfit.estimation.estimating",
     "isolated": "memfit.budgets.isolation",
     "lint": "memfit.data.linting.lint",
     "predict": "memfit.training.predicting",

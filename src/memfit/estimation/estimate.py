@@ -1,0 +1,222 @@
+"""The prediction a person reads: the peak of a phase at a batch size, what it is made of, and what it needs."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from memfit.budgets.errors import InvalidInput
+from memfit.budgets.size import Size
+from memfit.estimation.bfc import OutOfMemory
+from memfit.estimation.gpus import GPU
+from memfit.estimation.naming import KINDS
+from memfit.estimation.replay import Allocation, Moment, Script, moment, peaks
+from memfit.tables import table
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor that is alive at the peak."""
+
+    bytes: Size
+    kind: str
+    layer: str
+    op: str
+    shape: str
+
+
+@dataclass(frozen=True, repr=False)
+class Estimate:
+    """The predicted peak memory of one phase at one batch size.
+
+    Attributes:
+        batch_size: Samples in a step.
+        phase: "train", "validate" or "predict".
+        source: Where the figures come from, as a sentence.
+        script: The recorded steps, which any batch size is predicted from.
+        weights: Bytes of the model's own variables.
+        recorded: The batch sizes that were recorded.
+        seconds: Time of a step at the largest recorded batch, by layer and pass.
+        device: The GPU that is asked about, or None for this machine's arena.
+        others: Gives the estimate of another phase.
+    """
+
+    batch_size: int
+    phase: str
+    source: str
+    script: Script = field(compare=False)
+    weights: Size
+    recorded: tuple[int, ...]
+    seconds: Mapping[tuple[str, str], float] = field(compare=False, default_factory=dict)
+    device: GPU | None = None
+    others: Callable[[str], "Estimate"] | None = field(default=None, compare=False)
+
+    @cached_property
+    def _peaks(self) -> list[tuple[int, int]]:
+        return peaks(self.script, self.batch_size)
+
+    @property
+    def peak(self) -> Size:
+        """The largest peak of the replayed steps: what TensorFlow would report as peak bytes in use."""
+        return Size(max(self._peaks)[0])
+
+    @property
+    def spread(self) -> tuple[Size, Size]:
+        """The lowest and the highest peak of a step: threads run ops in another order in every step."""
+        steady = [size for size, _ in self._peaks[1:]] or [self._peaks[0][0]]
+        return Size(min(steady)), Size(max(steady))
+
+    @cached_property
+    def needed(self) -> Size:
+        """The smallest memory in which every replayed step fits, the allocator's gaps and regions included."""
+        low = self.peak // _MIB
+        high = low + 1
+        while not self._completes(high * _MIB):
+            low, high = high, high + max(1, high // 8)
+        while high - low > max(1, high // 256):
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._completes(middle * _MIB) else (middle, high)
+        return Size(high * _MIB + self._guessed)
+
+    @property
+    def margin(self) -> float:
+        """How much more than the peak is needed, as a part of the peak."""
+        return self.needed / self.peak - 1
+
+    @cached_property
+    def _guessed(self) -> int:
+        """What a GPU's kernels may want as workspace and no recording on a CPU can show."""
+        return self.device.workspace_guess(self.peak) if self.device is not None else 0
+
+    def _completes(self, limit: int) -> bool:
+        try:
+            peaks(self.script, self.batch_size, limit)
+        except OutOfMemory:
+            return False
+        return True
+
+    @cached_property
+    def _at_peak(self) -> Moment:
+        return moment(self.script, self.batch_size, max(self._peaks)[1])
+
+    @cached_property
+    def breakdown(self) -> Mapping[str, Size]:
+        """Bytes by kind at the peak; they add up to it."""
+        sums: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+        for allocation, asked, occupied in self._at_peak.living:
+            sums[allocation.kind] += asked
+            sums["rounding"] += occupied - asked
+        # An update may move a weight or a slot to a new buffer, and the buffer does not say which: their sum is
+        # seen, and the weights' part of it is known.
+        kept = sums["weights"] + sums["optimizer state"]
+        sums["weights"] = min(kept, self.weights)
+        sums["optimizer state"] = kept - sums["weights"]
+        return {kind: Size(sums[kind]) for kind in KINDS}
+
+    def top(self, count: int = 10) -> tuple[Tensor, ...]:
+        """Returns the largest tensors that are alive at the peak."""
+        largest = sorted(self._at_peak.living, key=lambda item: -item[1])[:count]
+        return tuple(Tensor(Size(asked), a.kind, a.layer, a.op, a.shape) for a, asked, _ in largest)
+
+    @property
+    def timeline(self) -> tuple[Allocation, ...]:
+        """The allocations of the recorded steps, in order of birth, with their bytes as a function of the batch."""
+        return self.script.allocations
+
+    def step(self, index: int = -1) -> tuple[Allocation, ...]:
+        """Returns the allocations born in one of the replayed steps, the last unless told."""
+        ends = self.script.ends
+        begin, end = list(zip(ends, ends[1:], strict=False))[index]
+        return tuple(self.script.allocations[code] for code in self.script.order[begin:end] if code >= 0)
+
+    def at(self, batch_size: int) -> "Estimate":
+        """Returns the estimate at another batch size, from the same recording."""
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise InvalidInput(
+                "A batch has at least one sample", received=batch_size, remedy="Give a whole number"
+            )
+        return replace(self, batch_size=batch_size)
+
+    def fits(self, memory: int | str) -> bool:
+        """Whether the phase fits into `memory`, with the margin it needs."""
+        available = Size(memory) - self._guessed
+        return available >= self.peak and self._completes(available)
+
+    def max_batch(self, memory: int | str) -> int:
+        """Returns the largest batch size that fits into `memory` with its margin, 0 if none does."""
+        memory = Size(memory)
+        low, high = 0, 1
+        while high <= 2**20 and self.at(high).fits(memory):
+            low, high = high, high * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.at(middle).fits(memory) else (low, middle)
+        return low
+
+    @property
+    def validate(self) -> "Estimate":
+        """The estimate of a validation step at the same batch size."""
+        return self._other("validate")
+
+    @property
+    def predict(self) -> "Estimate":
+        """The estimate of a prediction step at the same batch size."""
+        return self._other("predict")
+
+    def _other(self, phase: str) -> "Estimate":
+        if self.others is None:
+            raise InvalidInput(
+                "Only the estimate of the training leads to the other phases", received=self.phase
+            )
+        return replace(self.others(phase), batch_size=self.batch_size)
+
+    def plot(self, path: str | Path, *, memory: int | str | None = None) -> Path:
+        """Writes the timeline of a step as one HTML file that opens offline, with a budget as a line."""
+        from memfit.estimation.plot import write_plot
+
+        return write_plot(self, Path(path), None if memory is None else Size(memory))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the figures as plain data."""
+        return {
+            "phase": self.phase,
+            "batch_size": self.batch_size,
+            "source": self.source,
+            "recorded_batches": list(self.recorded),
+            "device": None if self.device is None else self.device.name,
+            "peak": int(self.peak),
+            "spread": [int(size) for size in self.spread],
+            "needed": int(self.needed),
+            "margin": round(self.margin, 4),
+            "breakdown": {kind: int(size) for kind, size in self.breakdown.items()},
+            "top": [
+                {"bytes": int(t.bytes), "kind": t.kind, "layer": t.layer, "op": t.op, "shape": t.shape}
+                for t in self.top()
+            ],
+        }
+
+    def __repr__(self) -> str:
+        low, high = self.spread
+        head = f"Estimate: {self.phase}, batch {self.batch_size}: peak {self.peak} (predicted)"
+        rows = [[kind, size, f"{size / self.peak:.0%}"] for kind, size in self.breakdown.items() if size]
+        largest = [[t.bytes, t.kind, t.layer or t.op] for t in self.top(5)]
+        lines = [
+            head,
+            "",
+            table([*rows, ["together", self.peak, "100%"]], right=[1, 2]),
+            "",
+            f"steps peak between {low} and {high}; to run it needs {self.needed} ({self.margin:+.1%})",
+            f"source: {self.source}",
+            "",
+            "largest tensors at the peak",
+            table(largest, right=[0]),
+        ]
+        if self.device is not None:
+            lines.insert(
+                -3, f"of that, {Size(self._guessed)} is a guess for {self.device.name}'s kernel workspace"
+            )
+        return "\n".join(lines)

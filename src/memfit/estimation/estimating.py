@@ -1,0 +1,132 @@
+"""Predicting the peak memory of a training before it runs."""
+
+from functools import partial
+from typing import Any
+
+from memfit.budgets.arena import arena_environment
+from memfit.budgets.errors import InvalidInput
+from memfit.budgets.host import host_memory
+from memfit.budgets.isolation import run_isolated
+from memfit.budgets.size import Size
+from memfit.estimation.estimate import Estimate
+from memfit.estimation.gpus import gpu
+from memfit.estimation.naming import Names
+from memfit.estimation.recording import Prepare, Recording, record
+from memfit.estimation.replay import script_of
+from memfit.estimation.sending import packed
+from memfit.estimation.specs import spec_of
+
+# A quarter of the batch asked about shows what depends on it; larger recordings than this only take longer.
+_LARGEST_RECORDED = 8
+
+
+def estimate(
+    model: Any,
+    batch_size: int,
+    *,
+    data: Any = None,
+    device: str | None = None,
+    prepare: Prepare | None = None,
+) -> Estimate:
+    """Predicts the peak memory of training a model, from a few small steps in another process.
+
+    The model is copied, without its weights' values, into an isolated process that records every allocation of some
+    steps at small batch sizes; the recording is replayed at the batch size asked about through a model of
+    TensorFlow's allocator. Nothing of the caller's model, seeds or Keras settings changes.
+
+    Args:
+        model: A compiled Keras 3 model.
+        batch_size: Samples in a training step.
+        data: An example of what `fit` gets, (x, y) or a dataset, where the model does not say its shapes; only
+            shapes and types are read.
+        device: Name of a GPU the figures are for, such as "RTX 3060".
+        prepare: Applied to the copied model before it is recorded, for steps that are not Keras's own. It must be
+            picklable, and may replace the model's `train_step` or `make_train_function`.
+
+    Returns:
+        The estimate; other batch sizes come from the same recording with `at`.
+
+    Raises:
+        InvalidInput: If the model is not compiled, a shape is unknown, the batch is no positive number, or the
+            device is not known.
+        ProcessDied: If the recording process was ended.
+
+    Example:
+        ```python
+        est = memfit.estimate(model, batch_size=64)
+        est.peak, est.max_batch("8GiB")
+        ```
+    """
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise InvalidInput(
+            "A batch has at least one sample", received=batch_size, remedy="Give a whole number"
+        )
+    card = None if device is None else gpu(device)
+    if not getattr(model, "compiled", False):
+        raise InvalidInput(
+            "A model must be compiled to be estimated: the optimizer and the loss take memory too",
+            received=type(model).__name__,
+            remedy="Call model.compile(...) first",
+        )
+    payload = packed(model, spec_of(model, data), prepare)
+    optimizer = getattr(model.optimizer, "name", "")
+    batches = recorded_batches(batch_size)
+
+    def phase_estimate(phase: str, others: Any) -> Estimate:
+        recording = _recorded(payload, batches, phase)
+        return Estimate(
+            batch_size=batch_size,
+            phase=phase,
+            source=_source(batches),
+            script=script_of(recording, optimizer),
+            weights=Size(sum(v.bytes for v in recording.variables if v.kind == "weights")),
+            recorded=batches,
+            seconds=_seconds(recording, optimizer),
+            device=card,
+            others=others,
+        )
+
+    return phase_estimate("train", _Once(partial(phase_estimate, others=None)))
+
+
+def recorded_batches(batch_size: int) -> tuple[int, ...]:
+    """Returns the batch sizes to record for a target: three where there is room, none above a quarter of it.
+
+    Targets below 8 leave no room: they are recorded at 1 and 2.
+    """
+    largest = min(_LARGEST_RECORDED, max(2, batch_size // 4))
+    return tuple(sorted({max(1, largest // 4), max(1, largest // 2), largest}))
+
+
+class _Once:
+    """Remembers what a phase's recording gave, because it takes seconds."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._known: dict[str, Estimate] = {}
+
+    def __call__(self, phase: str) -> Estimate:
+        if phase not in self._known:
+            self._known[phase] = self._function(phase)
+        return self._known[phase]
+
+
+def _recorded(payload: bytes, batches: tuple[int, ...], phase: str) -> Recording:
+    # Generous, but never more than the host has: the arena's cap is only an upper bound.
+    environment = arena_environment(max(2**30, int(host_memory().free)))
+    environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    return run_isolated(record, (payload, batches, phase), environment=environment)
+
+
+def _seconds(recording: Recording, optimizer: str) -> dict[tuple[str, str], float]:
+    names = Names(recording.layers, optimizer)
+    sums: dict[tuple[str, str], float] = {}
+    for op, seconds in recording.seconds.items():
+        key = (names.layer(op), names.phase(op))
+        sums[key] = sums.get(key, 0.0) + seconds
+    return sums
+
+
+def _source(batches: tuple[int, ...]) -> str:
+    sizes = ", ".join(map(str, batches))
+    return f"recorded on this CPU at batch {sizes}, replayed through a model of TensorFlow's allocator"

@@ -1,0 +1,121 @@
+"""Common GPUs and the memory a program can use on them."""
+
+import difflib
+from dataclasses import dataclass
+
+from memfit.budgets.errors import InvalidInput
+from memfit.budgets.size import Size
+
+_MIB = 2**20
+# What a CUDA context with cuDNN and cuBLAS loaded takes before the first tensor. Not measured here (no GPU): 450 to
+# 800 MiB is what nvidia-smi users report for TensorFlow 2 on cards of these generations; the upper end is taken.
+_CONTEXT = 800 * _MIB
+# Convolutions on a GPU pick their algorithm, and its workspace, on the device: cuDNN is allowed 4 GiB by
+# TensorFlow's default, and takes far less for common shapes. A guess, shown as one.
+_WORKSPACE_PART = 0.05
+
+
+@dataclass(frozen=True)
+class GPU:
+    """A GPU model: its name and the MiB of memory its driver reports."""
+
+    name: str
+    mib: int
+
+    @property
+    def usable(self) -> Size:
+        """Memory left for tensors once the CUDA context is there."""
+        return Size(self.mib * _MIB - _CONTEXT)
+
+    def workspace_guess(self, peak: int) -> int:
+        """A guess of the kernels' workspace at a peak of that size."""
+        return int(peak * _WORKSPACE_PART)
+
+
+# As reported by nvidia-smi for the card with ECC in its default state.
+_MIB_OF = {
+    "GTX 1060": 6144,
+    "GTX 1070": 8192,
+    "GTX 1080": 8192,
+    "GTX 1080 Ti": 11264,
+    "GTX 1650": 4096,
+    "GTX 1660": 6144,
+    "GTX 1660 Ti": 6144,
+    "RTX 2060": 6144,
+    "RTX 2070": 8192,
+    "RTX 2080": 8192,
+    "RTX 2080 Ti": 11264,
+    "RTX 3050": 8192,
+    "RTX 3060": 12288,
+    "RTX 3060 Ti": 8192,
+    "RTX 3070": 8192,
+    "RTX 3070 Ti": 8192,
+    "RTX 3080": 10240,
+    "RTX 3080 Ti": 12288,
+    "RTX 3090": 24576,
+    "RTX 3090 Ti": 24564,
+    "RTX 4060": 8188,
+    "RTX 4060 Ti": 8188,
+    "RTX 4070": 12282,
+    "RTX 4070 Ti": 12282,
+    "RTX 4080": 16376,
+    "RTX 4090": 24564,
+    "RTX 5060": 8151,
+    "RTX 5070": 12227,
+    "RTX 5080": 16303,
+    "RTX 5090": 32607,
+    "RTX 4000 Ada": 20475,
+    "RTX 6000 Ada": 49140,
+    "RTX A4000": 16376,
+    "RTX A5000": 24564,
+    "RTX A6000": 49140,
+    "Tesla K80": 11441,
+    "Tesla P4": 7611,
+    "Tesla P40": 22919,
+    "Tesla P100": 16276,
+    "Tesla T4": 15360,
+    "Tesla V100 16GB": 16160,
+    "Tesla V100 32GB": 32510,
+    "A10": 23028,
+    "A16": 15356,
+    "A30": 24576,
+    "A40": 46068,
+    "A100 40GB": 40960,
+    "A100 80GB": 81920,
+    "L4": 23034,
+    "L40": 46068,
+    "L40S": 46068,
+    "H100": 81559,
+    "H200": 143771,
+    "B200": 183359,
+}
+GPUS = tuple(GPU(name, mib) for name, mib in _MIB_OF.items())
+
+
+def gpu(name: str) -> GPU:
+    """Returns the GPU of that name.
+
+    Raises:
+        InvalidInput: If there is none in the table; it suggests the nearest.
+    """
+    known = {_plain(card.name): card for card in GPUS}
+    plain = _plain(name)
+    if plain in known:
+        return known[plain]
+    ends = [card for key, card in known.items() if key.endswith(plain) or key.startswith(plain)]
+    if len(ends) == 1 and plain:
+        return ends[0]
+    near = [known[key].name for key in difflib.get_close_matches(plain, known, n=3, cutoff=0.4)]
+    near = [card.name for card in ends] or near
+    raise InvalidInput(
+        "That GPU is not in memfit's table",
+        received=name,
+        remedy=f"Did you mean {', '.join(near)}? Otherwise give"
+        if near
+        else 'Give its memory itself, such as --memory "8GiB"',
+    )
+
+
+def _plain(name: str) -> str:
+    words = name.lower().replace("-", " ").replace("_", " ").split()
+    return "".join(word for word in words if word not in {"nvidia", "geforce", "tesla", "gpu"})

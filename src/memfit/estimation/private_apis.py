@@ -1,0 +1,47 @@
+"""The private TensorFlow and Keras APIs this room uses. Checked with TensorFlow 2.21.0 and Keras 3.15.1."""
+
+from typing import Any
+
+
+def read_xspace(data: bytes) -> Any:
+    """Reads a profile; its proto ships with TensorFlow, outside of its public API."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(data)
+    return space
+
+
+def is_tf_variable(obj: Any) -> bool:
+    """Whether `obj` is TensorFlow's own variable, of which Keras's variables are wrappers."""
+    from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
+
+    return isinstance(obj, BaseResourceVariable)
+
+
+def is_compiled_function(obj: Any) -> bool:
+    """Whether `obj` is a `tf.function`."""
+    from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+
+    return isinstance(obj, Function)
+
+
+def is_keras_object(obj: Any) -> bool:
+    """Whether `obj` is one of the objects Keras saves: a layer, model, optimizer, metric or loss."""
+    from keras.src.saving.keras_saveable import KerasSaveable
+
+    return isinstance(obj, KerasSaveable)
+
+
+def is_tracked_container(obj: Any) -> bool:
+    """Whether `obj` is a list, dict or set that Keras watches for layers and variables."""
+    from keras.src.utils.tracking import TrackedDict, TrackedList, TrackedSet
+
+    return isinstance(obj, TrackedDict | TrackedList | TrackedSet)
+
+
+def is_strategy(obj: Any) -> bool:
+    """Whether `obj` is a distribution strategy, the default one included."""
+    from tensorflow.python.distribute.distribute_lib import StrategyBase
+
+    return isinstance(obj, StrategyBase)

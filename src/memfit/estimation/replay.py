@@ -1,0 +1,200 @@
+"""Replaying recorded steps at another batch size through the model of TensorFlow's allocator."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from memfit.estimation.bfc import BFC, Chunk
+from memfit.estimation.naming import Names
+from memfit.estimation.recording import Recording
+from memfit.estimation.sizes import Asker, Bytes, askers, sizes_by_asker
+from memfit.estimation.trace import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One allocation of a step.
+
+    Attributes:
+        op: Name of the op that asked for it; a variable's path for what is there before the first step.
+        layer: The layer the op belongs to, "" for loss, optimizer and inputs.
+        kind: One of `naming.KINDS`.
+        phase: "forward", "backward", "update" or "".
+        shape: The tensor's shape at the recorded batch, as text.
+        polynomial: Bytes as constant, per sample and per pair of samples.
+        birth: Position in the replay's order.
+        death: Position at which it is freed, or None.
+    """
+
+    op: str
+    layer: str
+    kind: str
+    phase: str
+    shape: str
+    polynomial: Bytes
+    birth: int
+    death: int | None
+
+    def bytes(self, batch: int) -> int:
+        """Returns the bytes it asks for at a batch size."""
+        constant, per_sample, per_pair = self.polynomial
+        return max(0, round(constant + batch * (per_sample + batch * per_pair)))
+
+
+@dataclass(frozen=True)
+class Script:
+    """What is replayed: allocations, and the order of births (n) and deaths (-1 - n) of allocation n.
+
+    Attributes:
+        allocations: All of them, in order of birth.
+        before: How many are there before the first step.
+        random: Which of those have random initial values; drawing them takes two more buffers of their size.
+        order: Births and deaths.
+        ends: Position in `order` at which the preparation and each step end.
+    """
+
+    allocations: tuple[Allocation, ...]
+    before: int
+    random: frozenset[int]
+    order: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    def sizes(self, batch: int) -> list[int]:
+        """Returns the bytes of every allocation at a batch size."""
+        return [allocation.bytes(batch) for allocation in self.allocations]
+
+
+def script_of(recording: Recording, optimizer: str) -> Script:
+    """Turns a recording into what can be replayed at any batch size."""
+    names = Names(recording.layers, optimizer)
+    sizes = sizes_by_asker(recording.sessions, recording.shapes)
+    largest = recording.sessions[-1]
+    found: list[Allocation] = []
+    order: list[int] = []
+    alive: dict[int, int] = {}
+    waiting: dict[int, list[int]] = defaultdict(list)  # variables that a step may replace, by their size
+    random = set()
+    for variable in recording.variables:
+        if variable.random:
+            random.add(len(found))
+        waiting[variable.bytes].append(len(found))
+        found.append(
+            Allocation(variable.name, "", variable.kind, "", "", (variable.bytes, 0, 0), len(found), None)
+        )
+    before = len(found)
+
+    def born(event: Event, polynomial: Bytes, kind: str) -> None:
+        alive[event.address] = len(found)
+        order.append(len(found))
+        layer, phase = names.layer(event.op), names.phase(event.op)
+        found.append(Allocation(event.op, layer, kind, phase, event.shape, polynomial, len(order), None))
+
+    for event in recording.start:
+        if not event.freed:
+            born(event, (event.requested, 0, 0), "optimizer state")
+        elif event.address in alive:
+            order.append(-1 - alive.pop(event.address))
+    ends = [len(order)]
+    for step in largest.steps:
+        outliving = _outliving(step)
+        who: dict[int, Asker] = {id(event): asker for event, asker in askers(step)}
+        for event in step:
+            if not event.freed:
+                kind = names.kind(event.op, event.region, outlives_step=id(event) in outliving)
+                born(event, sizes[who[id(event)]], kind)
+                continue
+            index = alive.pop(event.address, None)
+            if index is None and waiting[event.requested]:
+                index = waiting[event.requested].pop()
+            if index is not None:
+                order.append(-1 - index)
+        ends.append(len(order))
+    return Script(tuple(_with_deaths(found, order)), before, frozenset(random), tuple(order), tuple(ends))
+
+
+def _outliving(step: Sequence[Event]) -> set[int]:
+    alive: dict[int, int] = {}
+    for event in step:
+        if event.freed:
+            alive.pop(event.address, None)
+        else:
+            alive[event.address] = id(event)
+    return set(alive.values())
+
+
+def _with_deaths(found: list[Allocation], order: list[int]) -> list[Allocation]:
+    deaths = {-1 - code: position for position, code in enumerate(order, 1) if code < 0}
+    return [
+        Allocation(a.op, a.layer, a.kind, a.phase, a.shape, a.polynomial, a.birth, deaths.get(index))
+        for index, a in enumerate(found)
+    ]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment of a replay: every living allocation with the bytes it asked for and those it occupies."""
+
+    position: int
+    living: tuple[tuple[Allocation, int, int], ...]
+
+
+def peaks(script: Script, batch: int, limit: int = 2**62) -> list[tuple[int, int]]:
+    """Returns (bytes, position) of the peak of each replayed step.
+
+    Raises:
+        OutOfMemory: If a step does not fit under the limit.
+    """
+    sizes = script.sizes(batch)
+    allocator, chunks = _prepared(script, sizes, limit)
+    found = []
+    allocate, release, order = allocator.allocate, allocator.release, script.order
+    for begin, end in pairwise(script.ends):
+        allocator.peak, where = allocator.in_use, begin
+        highest = allocator.peak
+        for position in range(begin, end):
+            code = order[position]
+            if code < 0:
+                release(chunks[-1 - code])
+            else:
+                chunks[code] = allocate(sizes[code])
+                if allocator.in_use > highest:
+                    highest, where = allocator.in_use, position
+        found.append((highest, where))
+    return found
+
+
+def moment(script: Script, batch: int, position: int) -> Moment:
+    """Returns what is alive just after a position of the replay."""
+    sizes = script.sizes(batch)
+    allocator, chunks = _prepared(script, sizes, 2**62)
+    living = dict.fromkeys(range(script.before))
+    for code in script.order[: position + 1]:
+        if code < 0:
+            living.pop(-1 - code, None)
+        else:
+            living[code] = None
+    for code in script.order[script.ends[0] : position + 1]:
+        if code < 0:
+            allocator.release(chunks[-1 - code])
+        else:
+            chunks[code] = allocator.allocate(sizes[code])
+    return Moment(position, tuple((script.allocations[n], sizes[n], chunks[n][0]) for n in living))
+
+
+def _prepared(script: Script, sizes: list[int], limit: int) -> tuple[BFC, dict[int, Chunk]]:
+    """Lays out what is there before the first step, in the order and with the gaps that Keras leaves."""
+    allocator = BFC(limit)
+    chunks: dict[int, Chunk] = {}
+    for index in range(script.before):
+        # A random initial value is drawn, scaled and shifted, each into a buffer of its own.
+        drawn = [allocator.allocate(sizes[index]) for _ in range(2)] if index in script.random else []
+        chunks[index] = allocator.allocate(sizes[index])
+        for chunk in reversed(drawn):
+            allocator.release(chunk)
+    for code in script.order[: script.ends[0]]:
+        if code < 0:
+            allocator.release(chunks[-1 - code])
+        else:
+            chunks[code] = allocator.allocate(sizes[code])
+    return allocator, chunks

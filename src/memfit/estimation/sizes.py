@@ -1,0 +1,64 @@
+"""How many bytes an allocation asks for at another batch size, learnt from two or three small ones."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+
+from memfit.estimation.recording import Session
+from memfit.estimation.trace import Event
+
+# Who asks: the op, what for, and the how-manieth time in a step. The same asker asks again at every batch size.
+Asker = tuple[str, str, int]
+# Bytes as a polynomial in the batch: constant, per sample, per pair of samples (a similarity matrix has these).
+Bytes = tuple[float, float, float]
+
+
+def askers(step: Iterable[Event]) -> Iterator[tuple[Event, Asker]]:
+    """Yields every allocation of a step with who asks for it."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for event in step:
+        if not event.freed:
+            who = (event.op, event.region)
+            yield event, (*who, seen[who])
+            seen[who] += 1
+
+
+def sizes_by_asker(sessions: Iterable[Session], fixed: frozenset[str]) -> dict[Asker, Bytes]:
+    """Returns the bytes of every asker as a function of the batch; tensors of a `fixed` shape are weights' own."""
+    seen: dict[Asker, dict[int, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
+    shapes: dict[Asker, str] = {}
+    for session in sessions:
+        for step in session.steps:
+            for event, asker in askers(step):
+                seen[asker][session.batch][event.requested] += 1
+                shapes[asker] = event.shape
+    found: dict[Asker, Bytes] = {}
+    for asker, counts in seen.items():
+        points = sorted((batch, seen_bytes.most_common(1)[0][0]) for batch, seen_bytes in counts.items())
+        found[asker] = (
+            _polynomial(points) if len(points) > 1 else _from_shape(*points[0], shapes[asker], fixed)
+        )
+    return found
+
+
+def _polynomial(points: list[tuple[int, int]]) -> Bytes:
+    (first, low), (second, middle) = points[-2:]
+    slope = (middle - low) / (second - first)
+    line = (low - slope * first, slope, 0.0)
+    if len(points) == 2:
+        return line
+    smallest, least = points[-3]
+    bend = (slope - (low - least) / (first - smallest)) / (second - smallest)
+    # Only a bend upwards is a square. A bend downwards is a buffer that has reached its full size, and a
+    # bend of less than a byte per sample is rounding.
+    if bend * second < 1:
+        return line
+    return (middle - slope * second + bend * first * second, slope - bend * (first + second), bend)
+
+
+def _from_shape(batch: int, size: int, shape: str, fixed: frozenset[str]) -> Bytes:
+    """What an asker seen at one batch only says of itself: its shape begins with the batch, or it does not."""
+    begin = re.match(r"\[(\d+)", shape)
+    if begin is not None and shape not in fixed and batch > 1 and int(begin[1]) % batch == 0:
+        return (0.0, size / batch, 0.0)
+    return (float(size), 0.0, 0.0)

@@ -1,0 +1,169 @@
+"""What a batch of the training data looks like: shapes and types, taken from the model or from an example."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from memfit.budgets.errors import InvalidInput
+
+Batch = Any
+_REMEDY = (
+    "Pass an example as data=(x, y), or the tf.data.Dataset that fit() gets; only shapes and types are read"
+)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One tensor of a batch: its shape without the batch dimension, and its type."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The structure of (x, y, sample_weight), with a `Leaf` for every tensor and None for what is not there."""
+
+    structure: Any
+
+    def batch(self, size: int) -> Batch:
+        """Returns a batch of that many samples: floats between 0 and 1, and zeros, which are valid indices."""
+        import numpy as np
+
+        random = np.random.default_rng(0)
+
+        def make(leaf: Leaf) -> Any:
+            shape = (size, *leaf.shape)
+            if leaf.dtype == "string":
+                return np.full(shape, "")
+            if "float" in leaf.dtype:
+                import tensorflow as tf
+
+                return random.random(shape, dtype="float32").astype(tf.as_dtype(leaf.dtype).as_numpy_dtype)
+            return np.zeros(shape, leaf.dtype)
+
+        return mapped(make, self.structure)
+
+    def any_batch(self) -> Any:
+        """Returns the structure with a `tf.TensorSpec` of unknown batch size in every place."""
+        import tensorflow as tf
+
+        return mapped(lambda leaf: tf.TensorSpec((None, *leaf.shape), leaf.dtype), self.structure)
+
+    @staticmethod
+    def like(outputs: Any, size: int) -> Any:
+        """Returns zeros of the shapes of a model's symbolic outputs, for a batch of that size."""
+        import tensorflow as tf
+
+        return mapped(lambda t: tf.zeros((size, *(d or 1 for d in t.shape[1:])), t.dtype), outputs)
+
+
+def spec_of(model: Any, data: Any = None) -> Spec:
+    """Returns what a training batch of `model` looks like.
+
+    Args:
+        model: A compiled Keras model.
+        data: An example in any form that `fit` takes, or None to read the model's inputs, outputs and loss.
+
+    Raises:
+        InvalidInput: If a shape is unknown.
+    """
+    if data is not None:
+        return Spec(_from_example(data))
+    if not getattr(model, "inputs", None):
+        raise InvalidInput(
+            "The shapes of the inputs must be known, and this model does not say them",
+            received=type(model).__name__,
+            remedy=_REMEDY,
+        )
+    x = mapped(lambda t: _leaf(t.name, t.shape, t.dtype), _input_structure(model))
+    y = mapped(lambda t: t, _targets(model))
+    return Spec((x, y, None))
+
+
+def mapped(function: Any, structure: Any) -> Any:
+    """Applies a function to every leaf of nested tuples, lists and dicts; None stays None."""
+    if structure is None:
+        return None
+    if isinstance(structure, Mapping):
+        return {key: mapped(function, value) for key, value in structure.items()}
+    if isinstance(structure, tuple | list):
+        return type(structure)(mapped(function, value) for value in structure)
+    return function(structure)
+
+
+def _input_structure(model: Any) -> Any:
+    structure = getattr(model, "_inputs_struct", None)
+    if structure is None:
+        structure = model.inputs
+    if isinstance(structure, tuple | list) and len(structure) == 1:
+        return structure[0]
+    return structure
+
+
+def _leaf(name: str, shape: Any, dtype: Any) -> Leaf:
+    sizes = tuple(shape)[1:]
+    if any(size is None for size in sizes):
+        raise InvalidInput(
+            f"Every dimension of an input but the batch must be known, and {name!r} leaves one open",
+            received=tuple(shape),
+            remedy=_REMEDY,
+        )
+    return Leaf(tuple(int(size) for size in sizes), str(getattr(dtype, "name", dtype)))
+
+
+def _targets(model: Any) -> Any:
+    """Targets as the compiled loss wants them: class numbers for sparse losses, else shaped like the outputs."""
+    import keras
+
+    outputs = model.output
+    losses = model.loss
+
+    def target(output: Any, loss: Any) -> Leaf:
+        leaf = _leaf("output", output.shape, output.dtype)
+        name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", ""))
+        sparse = (
+            keras.utils.to_snake_case(name) if hasattr(keras.utils, "to_snake_case") else str(name).lower()
+        )
+        if "sparse" in sparse:
+            return Leaf(leaf.shape[:-1], "int32")
+        return Leaf(leaf.shape, "float32")
+
+    if isinstance(outputs, Mapping):
+        return {
+            key: target(out, losses.get(key) if isinstance(losses, Mapping) else losses)
+            for key, out in outputs.items()
+        }
+    if isinstance(outputs, tuple | list):
+        names = list(getattr(model, "output_names", [])) or [None] * len(outputs)
+        found = []
+        for position, (name, output) in enumerate(zip(names, outputs, strict=True)):
+            loss = losses
+            if isinstance(losses, Mapping):
+                loss = losses.get(name)
+            elif isinstance(losses, tuple | list):
+                loss = losses[position]
+            found.append(target(output, loss))
+        return type(outputs)(found)
+    if isinstance(losses, tuple | list):
+        losses = losses[0]
+    elif isinstance(losses, Mapping):
+        losses = next(iter(losses.values()))
+    return target(outputs, losses)
+
+
+def _from_example(data: Any) -> Any:
+    element = getattr(data, "element_spec", None)
+    if element is None and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        element = data if isinstance(data, tuple | list | Mapping) or hasattr(data, "shape") else data[0]
+    if element is None:
+        element = data
+    structure = mapped(lambda t: _leaf("data", t.shape, t.dtype), _as_arrays(element))
+    structure = structure if isinstance(structure, tuple) else (structure,)
+    return (*structure, None, None)[:3]
+
+
+def _as_arrays(element: Any) -> Any:
+    import numpy as np
+
+    return mapped(lambda t: t if hasattr(t, "shape") else np.asarray(t), element)
