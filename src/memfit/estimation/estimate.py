@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +57,19 @@ class Estimate:
     others: Callable[[str], "Estimate"] | None = field(default=None, compare=False)
 
     @cached_property
-    def _peaks(self) -> list[tuple[int, int]]:
+    def peak_positions(self) -> list[tuple[int, int]]:
+        """Bytes and position in the script's order of the peak of each replayed step."""
         return peaks(self.script, self.batch_size)
 
     @property
     def peak(self) -> Size:
         """The largest peak of the replayed steps: what TensorFlow would report as peak bytes in use."""
-        return Size(max(self._peaks)[0])
+        return Size(max(self.peak_positions)[0])
 
     @property
     def spread(self) -> tuple[Size, Size]:
         """The lowest and the highest peak of a step: threads run ops in another order in every step."""
-        steady = [size for size, _ in self._peaks[1:]] or [self._peaks[0][0]]
+        steady = [size for size, _ in self.peak_positions[1:]] or [self.peak_positions[0][0]]
         return Size(min(steady)), Size(max(steady))
 
     @cached_property
@@ -101,7 +103,7 @@ class Estimate:
 
     @cached_property
     def _at_peak(self) -> Moment:
-        return moment(self.script, self.batch_size, max(self._peaks)[1])
+        return moment(self.script, self.batch_size, max(self.peak_positions)[1])
 
     @cached_property
     def breakdown(self) -> Mapping[str, Size]:
@@ -130,7 +132,7 @@ class Estimate:
     def step(self, index: int = -1) -> tuple[Allocation, ...]:
         """Returns the allocations born in one of the replayed steps, the last unless told."""
         ends = self.script.ends
-        begin, end = list(zip(ends, ends[1:], strict=False))[index]
+        begin, end = list(pairwise(ends))[index]
         return tuple(self.script.allocations[code] for code in self.script.order[begin:end] if code >= 0)
 
     def at(self, batch_size: int) -> "Estimate":

@@ -1,6 +1,6 @@
 """Replaying recorded steps at another batch size through the model of TensorFlow's allocator."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -180,6 +180,35 @@ def moment(script: Script, batch: int, position: int) -> Moment:
         else:
             chunks[code] = allocator.allocate(sizes[code])
     return Moment(position, tuple((script.allocations[n], sizes[n], chunks[n][0]) for n in living))
+
+
+def course(script: Script, batch: int, step: int) -> list[Counter[str]]:
+    """Returns the bytes in use by kind after every event of a step; the parts of kinds add up to the whole."""
+    sizes = script.sizes(batch)
+    allocator, chunks = _prepared(script, sizes, 2**62)
+    kinds = [allocation.kind for allocation in script.allocations]
+    sums: Counter[str] = Counter()
+
+    def add(index: int, sign: int) -> None:
+        sums[kinds[index]] += sign * sizes[index]
+        sums["rounding"] += sign * (chunks[index][0] - sizes[index])
+
+    for index in chunks:
+        if not chunks[index][-1]:
+            add(index, 1)
+    begin, end = script.ends[step], script.ends[step + 1]
+    found = []
+    for position in range(script.ends[0], end):
+        code = script.order[position]
+        if code < 0:
+            add(-1 - code, -1)
+            allocator.release(chunks[-1 - code])
+        else:
+            chunks[code] = allocator.allocate(sizes[code])
+            add(code, 1)
+        if position >= begin:
+            found.append(sums.copy())
+    return found
 
 
 def _prepared(script: Script, sizes: list[int], limit: int) -> tuple[BFC, dict[int, Chunk]]:

@@ -1,10 +1,11 @@
-"""Running a script up to its first `fit()`: what it would train, with what arguments, without training."""
+"""Running somebody's training script up to its first fit(), and taking over what it was about to train."""
 
+import contextlib
 import inspect
+import io
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,98 +15,128 @@ from memfit.budgets.errors import InvalidInput
 
 @dataclass(frozen=True)
 class FitCall:
-    """The first call of `fit` that a script makes.
-
-    Attributes:
-        model: The model.
-        arguments: All arguments of `fit` by name, those left out with their defaults.
-    """
+    """The first fit() of a script: the model and the arguments by their names in Keras, defaults included."""
 
     model: Any
     arguments: dict[str, Any]
 
+    @property
+    def data(self) -> Any:
+        """The training data in the form `estimate(data=...)` takes: a dataset as it is, arrays as a tuple."""
+        x, y, weight = (self.arguments.get(name) for name in ("x", "y", "sample_weight"))
+        if y is None and weight is None:
+            return x
+        return (x, y) if weight is None else (x, y, weight)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a step: what fit() was given, what the dataset says, or Keras's default of 32."""
+        given = self.arguments.get("batch_size")
+        if given is not None:
+            return int(given)
+        for leaf in _leaves(getattr(self.arguments.get("x"), "element_spec", None)):
+            if leaf.shape.rank and leaf.shape[0] is not None:
+                return int(leaf.shape[0])
+        return _first_batch(self.arguments.get("x")) or 32
+
 
 class _Reached(BaseException):
-    """Ends the script at its first fit; no `except Exception` of the script's stops it."""
+    """Leaves the script at its fit(); no `except Exception` of the script stops it."""
 
     def __init__(self, call: FitCall) -> None:
+        super().__init__()
         self.call = call
 
 
-def first_fit(script: str | Path, argv: Sequence[str] = ()) -> FitCall:
-    """Runs a script in this process until it calls `keras.Model.fit` or `memfit.fit`, and returns that call.
+def first_fit(path: str | Path, arguments: Sequence[str] = (), *, quiet: bool = False) -> FitCall:
+    """Runs a script as `python path arguments...` does, up to its first fit().
 
     Args:
-        script: The script's path.
-        argv: Its arguments.
+        path: The script.
+        arguments: What it finds in sys.argv after its name.
+        quiet: Whether to hold back what the script prints.
+
+    Returns:
+        The model and the arguments of that fit().
 
     Raises:
-        InvalidInput: If there is no such script, or it ends without calling `fit`.
-        Exception: Whatever the script itself raises.
+        InvalidInput: If there is no such script, it fails before fit(), or it ends without one.
     """
-    path = Path(script)
+    path = Path(path)
     if not path.is_file():
-        raise InvalidInput("There is no such script", received=str(script), remedy="Check the path")
+        raise InvalidInput("There is no such script", received=str(path))
+    output = io.StringIO() if quiet else sys.stdout
     try:
-        with _fit_replaced(), _as_main(path, argv):
+        with _caught_fit(), _as_main(path, arguments), contextlib.redirect_stdout(output):
             runpy.run_path(str(path), run_name="__main__")
     except _Reached as reached:
         return reached.call
     except SystemExit as end:
-        raise _no_fit(path, f"it ended with exit code {end.code}") from None
-    raise _no_fit(path, "it ran to its end")
-
-
-def _no_fit(path: Path, how: str) -> InvalidInput:
-    return InvalidInput(
-        f"The script must call model.fit(...) or memfit.fit(model, ...), and {how} without it",
+        if end.code not in (None, 0):
+            raise InvalidInput(
+                f"The script ended with exit code {end.code} before it called fit()", received=str(path)
+            ) from end
+    except Exception as error:
+        raise InvalidInput(
+            f"The script failed before it called fit(): {type(error).__name__}: {error}", received=str(path)
+        ) from error
+    raise InvalidInput(
+        "The script ended and never called fit() of a Keras model",
         received=str(path),
-        remedy="Scripts with a training loop of their own cannot be read this way",
+        remedy="Give the script that trains; a custom loop can call memfit.estimate(model, batch_size) itself",
     )
 
 
-@contextmanager
-def _fit_replaced() -> Iterator[None]:
+@contextlib.contextmanager
+def _caught_fit() -> Iterator[None]:
     import keras
 
-    import memfit
+    original = keras.Model.fit
+    own = "fit" in vars(keras.Model)
+    signature = inspect.signature(original)
 
-    stock = keras.Model.fit
+    def fit(model: Any, *args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(model, *args, **kwargs)
+        bound.apply_defaults()
+        raise _Reached(FitCall(model, {k: v for k, v in bound.arguments.items() if k != "self"}))
 
-    def caught(model: Any, *args: Any, **kwargs: Any) -> Any:
-        raise _Reached(FitCall(model, _bound(stock, model, args, kwargs)))
-
-    keras.Model.fit = caught
-    before = vars(memfit).get("fit")
-    # `memfit.fit` takes the model first and then what `Model.fit` takes: the same function stands in for both.
-    vars(memfit)["fit"] = caught
+    keras.Model.fit = fit
     try:
         yield
     finally:
-        keras.Model.fit = stock
-        if before is None:
-            del vars(memfit)["fit"]
+        if own:
+            keras.Model.fit = original
         else:
-            vars(memfit)["fit"] = before
+            del keras.Model.fit
 
 
-def _bound(fit: Callable[..., Any], model: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """All arguments by name; those that only `memfit.fit` has (memory, plan) are kept as well."""
-    signature = inspect.signature(inspect.unwrap(fit))
-    known = {name: value for name, value in kwargs.items() if name in signature.parameters}
-    bound = signature.bind(model, *args, **known)
-    bound.apply_defaults()
-    named = {name: value for name, value in bound.arguments.items() if name != "self"}
-    return {**named, **kwargs}
-
-
-@contextmanager
-def _as_main(path: Path, argv: Sequence[str]) -> Iterator[None]:
-    """Lets the script see the arguments and the import path that `python script` would give it."""
-    before = sys.argv, sys.path[:]
-    sys.argv = [str(path), *argv]
-    sys.path.insert(0, str(path.parent.resolve()))
+@contextlib.contextmanager
+def _as_main(path: Path, arguments: Sequence[str]) -> Iterator[None]:
+    argv, search = sys.argv, list(sys.path)
+    sys.argv = [str(path), *arguments]
+    sys.path.insert(0, str(path.resolve().parent))
     try:
         yield
     finally:
-        sys.argv, sys.path[:] = before[0], before[1]
+        sys.argv = argv
+        sys.path[:] = search
+
+
+def _leaves(structure: Any) -> Iterator[Any]:
+    if isinstance(structure, Mapping):
+        structure = tuple(structure.values())
+    if isinstance(structure, tuple | list):
+        for part in structure:
+            yield from _leaves(part)
+    elif hasattr(structure, "shape"):
+        yield structure
+
+
+def _first_batch(data: Any) -> int | None:
+    """The batch size of data that comes in batches, such as a `keras.utils.PyDataset`."""
+    if data is None or hasattr(data, "shape") or isinstance(data, tuple | list | Mapping):
+        return None
+    if not hasattr(data, "__getitem__"):
+        return None
+    first = next(_leaves(data[0]), None)
+    return None if first is None else int(first.shape[0])

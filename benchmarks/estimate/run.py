@@ -1,0 +1,125 @@
+"""Predicts peaks, measures them in fresh processes, and runs each case under a cap of what it is said to need.
+
+python benchmarks/estimate/run.py [NAME ...]     # only the cases whose label contains one of the names
+"""
+
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from estimate.cases import CASES, Case
+from machine import write
+from memfit.budgets.isolation import isolated
+from memfit.estimation.estimating import estimate
+from memfit.estimation.specs import spec_of
+from memfit.tables import table
+
+MIB = 2**20
+STEPS = 5
+
+
+def measured(position: int, batch: int) -> int:
+    """Returns the largest peak of five of Keras's own steps; runs in a fresh process in an arena."""
+    import tensorflow as tf
+
+    model = CASES[position].model()
+    x, y, _ = spec_of(model).batch(batch)
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    for _ in range(STEPS):
+        model.train_on_batch(x, y)
+    return int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+
+
+def completes(position: int, batch: int, memory: int) -> bool:
+    """Whether five steps run in an arena of that size."""
+    try:
+        isolated(measured, position, batch, memory=memory, timeout=300)
+    except Exception as error:
+        print(f"    under a cap of {memory / MIB:.0f} MiB: {type(error).__name__}", flush=True)
+        return False
+    return True
+
+
+def figures(case: Case) -> list[dict[str, Any]]:
+    """Estimates a case once and measures it at each of its batches."""
+    position = CASES.index(case)
+    model = case.model()
+    begin = time.perf_counter()
+    first = estimate(model, case.batches[0])
+    seconds = time.perf_counter() - begin
+    rows = []
+    for batch in case.batches:
+        begin = time.perf_counter()
+        guess = first.at(batch)
+        peak = int(guess.peak)
+        further = time.perf_counter() - begin
+        truth = isolated(measured, position, batch, memory="16GiB", timeout=300)
+        rows.append(
+            {
+                "case": case.label,
+                "batch": batch,
+                "recorded": list(first.recorded),
+                "predicted": peak,
+                "measured": truth,
+                "error": peak / truth - 1,
+                "margin": guess.margin,
+                "completes": completes(position, batch, int(guess.needed)),
+                "seconds": seconds,
+                "further_seconds": further,
+            }
+        )
+        print(_row(rows[-1]), flush=True)
+    return rows
+
+
+def _row(row: dict[str, Any]) -> list[str]:
+    return [
+        row["case"],
+        str(row["batch"]),
+        f"{row['predicted'] / MIB:.0f}",
+        f"{row['measured'] / MIB:.0f}",
+        f"{row['error']:+.1%}",
+        f"{row['margin']:+.1%}",
+        "yes" if row["completes"] else "NO",
+        f"{row['seconds']:.1f}",
+        f"{row['further_seconds'] * 1000:.0f}",
+    ]
+
+
+def main() -> None:
+    """Runs the cases, prints the table and writes benchmarks/results/estimate.json."""
+    wanted = sys.argv[1:]
+    chosen = [case for case in CASES if not wanted or any(name in case.label for name in wanted)]
+    rows = [row for case in chosen for row in figures(case)]
+    head = [
+        "case",
+        "batch",
+        "predicted MiB",
+        "measured MiB",
+        "error",
+        "margin",
+        "completes",
+        "s",
+        "further ms",
+    ]
+    print(table([_row(row) for row in rows], head=head, right=range(1, len(head))))
+    errors = sorted(abs(row["error"]) for row in rows)
+    summary = {
+        "cases": len(rows),
+        "median_error": statistics.median(errors),
+        "p95_error": errors[min(len(errors) - 1, int(0.95 * len(errors)))],
+        "mean_margin": statistics.mean(row["margin"] for row in rows),
+        "completed": sum(row["completes"] for row in rows) / len(rows),
+        "median_seconds": statistics.median(row["seconds"] for row in rows),
+        "largest_further_seconds": max(row["further_seconds"] for row in rows),
+    }
+    print("\n".join(f"{name}: {value:.4g}" for name, value in summary.items()))
+    if not wanted:
+        write("estimate", {"summary": summary, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Predict the peak memory of a training before it runs, and show what it is made of.
+
+    memfit estimate train.py --batch 64 --memory 8GiB      # runs the script up to its first fit(), and stops there
+    memfit estimate model.keras --optimizer adam --batch 64 --device "RTX 3060"
+
+A few small steps are recorded in another process on this machine's CPU. The exit code is 0 if the training fits
+into the memory or the device named, 1 if it does not.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memfit.budgets.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from memfit.budgets.size import Size
+    from memfit.estimation.estimate import Estimate
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument(
+        "target", metavar="FILE", help="a training script (.py) or a saved model (.keras, .h5)"
+    )
+    parser.add_argument("arguments", nargs="*", metavar="ARG", help="arguments of the script, after --")
+    parser.add_argument(
+        "--batch", type=int, help="samples in a step (default: what the script's fit() says, or 32)"
+    )
+    parser.add_argument("--memory", help="memory to fit into, such as 8GiB")
+    parser.add_argument("--device", help='a GPU to fit into, such as "RTX 3060"')
+    parser.add_argument("--optimizer", help="compile a saved model with this optimizer")
+    parser.add_argument("--phases", action="store_true", help="also predict validation and prediction")
+    parser.add_argument("--json", action="store_true", help="print plain data for programs")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write the timeline of a step as an HTML file"
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite the HTML file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Estimates and prints; says whether it fits where a memory or a device is named."""
+    from memfit.budgets.size import Size
+    from memfit.estimation.estimating import estimate
+    from memfit.estimation.gpus import gpu
+
+    memory = None if args.memory is None else Size(args.memory)
+    if args.device is not None and memory is None:
+        memory = gpu(args.device).usable
+    if args.html is not None and args.html.exists() and not args.force:
+        raise InvalidInput("The file exists", received=str(args.html), remedy="Overwrite it with --force")
+    if args.batch is not None and args.batch < 1:
+        raise InvalidInput("A batch has at least one sample", received=args.batch, remedy="Write --batch 32")
+    model, data, batch = _target(args)
+    est = estimate(model, batch, data=data, device=args.device)
+    fits = memory is None or est.fits(memory)
+    largest = None if memory is None else est.max_batch(memory)
+    if args.html is not None:
+        est.plot(args.html, memory=memory)
+    if args.json:
+        print(json.dumps(_json(est, memory, fits, largest, args.phases), indent=2))
+    else:
+        print(est)
+        _print_rest(args, est, memory, fits, largest)
+    return 0 if fits else 1
+
+
+def _target(args: argparse.Namespace) -> tuple[Any, Any, int]:
+    path = Path(args.target)
+    if path.suffix == ".py":
+        from memfit.estimation.script import first_fit
+
+        call = first_fit(path, args.arguments, quiet=args.json)
+        return call.model, call.data, args.batch or call.batch_size
+    return _loaded(path, args.optimizer), None, args.batch or 32
+
+
+def _loaded(path: Path, optimizer: str | None) -> Any:
+    import keras
+
+    if not path.is_file():
+        raise InvalidInput(
+            "There is no such file", received=str(path), remedy="Give a script or a saved model"
+        )
+    try:
+        model = keras.saving.load_model(path)
+    except Exception as error:  # Keras raises whatever reading the file raises
+        raise InvalidInput(
+            f"That file is no Keras model ({error})".replace("\n", " "),
+            received=str(path),
+            remedy="Save one with model.save('model.keras'), or give a training script that ends in .py",
+        ) from error
+    if optimizer is not None:
+        try:
+            # A loss that is not known takes next to no memory: the mean squared error stands in for it.
+            model.compile(optimizer, model.loss if model.compiled and model.loss else "mse")
+        except ValueError as error:
+            raise InvalidInput(
+                "That is no optimizer of Keras", received=optimizer, remedy="adam, sgd, ..."
+            ) from error
+    elif not model.compiled:
+        raise InvalidInput(
+            "A saved model that was not compiled does not say its optimizer",
+            received=str(path),
+            remedy="Name one with --optimizer adam",
+        )
+    return model
+
+
+def _json(
+    est: "Estimate", memory: "Size | None", fits: bool, largest: int | None, phases: bool
+) -> dict[str, Any]:
+    found = est.to_json()
+    if memory is not None:
+        found["memory"], found["fits"], found["max_batch"] = int(memory), fits, largest
+    if phases:
+        found["phases"] = {e.phase: e.to_json() for e in (est.validate, est.predict)}
+    return found
+
+
+def _print_rest(
+    args: argparse.Namespace, est: "Estimate", memory: "Size | None", fits: bool, largest: int | None
+) -> None:
+    if args.phases:
+        print()
+        for other in (est.validate, est.predict):
+            print(f"{other.phase}: peak {other.peak}, needs {other.needed}")
+    if memory is not None:
+        where = f"{args.device} ({memory} usable)" if args.device and not args.memory else str(memory)
+        print()
+        print(
+            f"{where}: batch {est.batch_size} {'fits' if fits else 'does not fit'};"
+            f" largest batch that fits: {largest}"
+        )
+        if not fits:
+            print(
+                f"to make it fit: memfit plan {args.target} --memory {args.memory or f'{memory // 2**20}MiB'}"
+            )
+    if args.html is not None:
+        print(f"timeline written to {args.html}")
