@@ -1,8 +1,8 @@
 """Checking, on a few samples, that a loss somebody wrote adds up from the parts of a batch.
 
-Keras's own losses, regularisers and layers do. A loss that a layer adds, an overridden `compute_loss` and a loss
-function that returns one number are taken for means over the samples; whether they are is seen only by computing
-them: once for some samples, once for the same samples in parts.
+Keras's own losses, layers and regularisers of weights do. A loss that a layer adds, an overridden `compute_loss` and
+a loss function that returns one number are taken for means over the samples; whether they are is seen only by
+computing them: once for some samples, once for the same samples in parts.
 """
 
 from typing import Any
@@ -20,8 +20,14 @@ _SAMPLES = 5  # cut into 2, 2 and 1: parts of unequal size show a sum as well as
 _TOLERANCE = 1e-3  # far above float32 rounding, far below the factor that a sum would be wrong by
 
 
-def is_written_by_somebody(model: keras.Model) -> bool:
-    """Says whether anything but Keras's own code can have a part in a model's loss."""
+def has_to_be_checked(model: keras.Model) -> bool:
+    """Says whether anything can have a part in a model's loss that is not known to add up.
+
+    That is all but Keras's own code, and of that the activity regularisers: they are means over the samples in
+    Keras 3.15, and were sums in 3.12.
+    """
+    if any(layer.activity_regularizer is not None for layer in all_layers(model)):
+        return True
     if type(model).compute_loss is not keras.Model.compute_loss:
         return True
     losses = keras.tree.flatten(model.loss) if getattr(model, "loss", None) is not None else []

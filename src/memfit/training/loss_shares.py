@@ -120,7 +120,7 @@ def losses_of_part(model: keras.Model, part: Part, y_pred: Any, *, training: boo
     """Returns a micro-batch's share of the batch's loss.
 
     A loss added in layers, one from an overridden `compute_loss` and one that is a single number already are
-    taken for means over the samples (Keras's own activity regularisers are); a regulariser of weights, which
+    taken for means over the samples (the activity regularisers of Keras 3.15 are); a regulariser of weights, which
     does not depend on the samples, comes out right by the same rule.
 
     Returns:

@@ -10,7 +10,7 @@ from memfit.planning.fingerprint import fingerprint
 from memfit.planning.micro_batches import why_not
 from memfit.planning.plan import Plan
 from memfit.training import private_apis
-from memfit.training.additivity import agree, is_written_by_somebody, losses_whole_and_in_parts
+from memfit.training.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
 from memfit.training.micro_batches import (
     Forward,
     Step,
@@ -54,11 +54,11 @@ def check_losses(model: keras.Model, plan: Plan, data: Any) -> tuple[str, ...]:
     Returns:
         What had to be assumed, as sentences.
     """
-    if plan.micro_batch is None or not is_written_by_somebody(model):
+    if plan.micro_batch is None or not has_to_be_checked(model):
         return ()
     losses = None if data is None else losses_whole_and_in_parts(model, data)
     if losses is None:
-        return ("Losses that are not Keras's own were taken for means over the samples, unchecked.",)
+        return ("Losses that layers add or somebody wrote were taken for means over the samples, unchecked.",)
     if agree(*losses):
         return ()
     story = f"a few samples have a loss of {losses[0]:.4g} at once and {losses[1]:.4g} in parts"
