@@ -1,7 +1,7 @@
 """Checking, on a few samples, that a loss somebody wrote adds up from the parts of a batch.
 
-Keras's own losses, layers and regularisers of weights do. A loss that a layer adds, an overridden `compute_loss` and
-a loss function that returns one number are taken for means over the samples; whether they are is seen only by
+Keras's own losses, layers and regularisers of weights do. A loss that a layer adds, an overridden `compute_loss`
+and a loss function that returns one number are taken for means over the samples; whether they are is seen only by
 computing them: once for some samples, once for the same samples in parts.
 """
 
