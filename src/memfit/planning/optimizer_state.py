@@ -23,7 +23,7 @@ def lever(model: Any) -> Lever:
     slots = (
         4 * sum(math.prod(weight.shape) for weight in optimizer.variables) if optimizer.built else 2 * trained
     )
-    if type(optimizer).__name__ == "SGD" and not optimizer.momentum or slots < _WORTH * trained:
+    if (type(optimizer).__name__ == "SGD" and not optimizer.momentum) or slots < _WORTH * trained:
         return Lever(NAME, Fidelity.PRECISION, used=False, why="the optimizer keeps next to no state")
     name = type(optimizer).__name__
     why = f"yours to change: keras.optimizers.Adafactor in place of {name} takes another path to its minimum"
