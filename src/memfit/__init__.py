@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from memfit.estimation.estimate import Estimate as Estimate
     from memfit.estimation.estimating import estimate as estimate
     from memfit.planning.explaining import explain as explain
+    from memfit.planning.plan import Plan as Plan
+    from memfit.planning.refusal import DoesNotFit as DoesNotFit
+    from memfit.planning.searching import plan as plan
     from memfit.training.evaluating import evaluate as evaluate
     from memfit.training.fitting import fit as fit
     from memfit.training.monitoring import MemoryMonitor as MemoryMonitor
@@ -36,9 +39,11 @@ if TYPE_CHECKING:
 _HOME = {
     "Budget": "memfit.budgets.budget",
     "Estimate": "memfit.estimation.estimate",
+    "DoesNotFit": "memfit.planning.refusal",
     "InvalidInput": "memfit.budgets.errors",
     "MemfitError": "memfit.budgets.errors",
     "MemoryMonitor": "memfit.training.monitoring",
+    "Plan": "memfit.planning.plan",
     "ProcessDied": "memfit.budgets.errors",
     "Run": "memfit.training.run",
     "Size": "memfit.budgets.size",
@@ -53,6 +58,7 @@ _HOME = {
     "estimate": "memfit.estimation.estimating",
     "isolated": "memfit.budgets.isolation",
     "lint": "memfit.data.linting.lint",
+    "plan": "memfit.planning.searching",
     "predict": "memfit.training.predicting",
     "release": "memfit.budgets.releasing",
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memfit.budgets.errors import InvalidInput
+from memfit.cli.target import add_target, target
 
 if TYPE_CHECKING:
     from memfit.budgets.size import Size
@@ -21,16 +22,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument(
-        "target", metavar="FILE", help="a training script (.py) or a saved model (.keras, .h5)"
-    )
-    parser.add_argument("arguments", nargs="*", metavar="ARG", help="arguments of the script, after --")
-    parser.add_argument(
-        "--batch", type=int, help="samples in a step (default: what the script's fit() says, or 32)"
-    )
+    add_target(parser)
     parser.add_argument("--memory", help="memory to fit into, such as 8GiB")
     parser.add_argument("--device", help='a GPU to fit into, such as "RTX 3060"')
-    parser.add_argument("--optimizer", help="compile a saved model with this optimizer")
     parser.add_argument("--phases", action="store_true", help="also predict validation and prediction")
     parser.add_argument("--json", action="store_true", help="print plain data for programs")
     parser.add_argument(
@@ -44,16 +38,17 @@ def run(args: argparse.Namespace) -> int:
     from memfit.budgets.size import Size
     from memfit.estimation.estimating import estimate
     from memfit.estimation.gpus import gpu
+    from memfit.reporting.console import working
 
     memory = None if args.memory is None else Size(args.memory)
     if args.device is not None and memory is None:
         memory = gpu(args.device).usable
     if args.html is not None and args.html.exists() and not args.force:
         raise InvalidInput("The file exists", received=str(args.html), remedy="Overwrite it with --force")
-    if args.batch is not None and args.batch < 1:
-        raise InvalidInput("A batch has at least one sample", received=args.batch, remedy="Write --batch 32")
-    model, data, batch = _target(args)
-    est = estimate(model, batch, data=data, device=args.device)
+    with working("Building the model"):
+        model, data, batch = target(args)
+    with working("Recording a few small steps"):
+        est = estimate(model, batch, data=data, device=args.device)
     fits = memory is None or est.fits(memory)
     largest = None if memory is None else est.max_batch(memory)
     if args.html is not None:
@@ -64,48 +59,6 @@ def run(args: argparse.Namespace) -> int:
         print(est)
         _print_rest(args, est, memory, fits, largest)
     return 0 if fits else 1
-
-
-def _target(args: argparse.Namespace) -> tuple[Any, Any, int]:
-    path = Path(args.target)
-    if path.suffix == ".py":
-        from memfit.estimation.script import first_fit
-
-        call = first_fit(path, args.arguments, quiet=args.json)
-        return call.model, call.data, args.batch or call.batch_size
-    return _loaded(path, args.optimizer), None, args.batch or 32
-
-
-def _loaded(path: Path, optimizer: str | None) -> Any:
-    import keras
-
-    if not path.is_file():
-        raise InvalidInput(
-            "There is no such file", received=str(path), remedy="Give a script or a saved model"
-        )
-    try:
-        model = keras.saving.load_model(path)
-    except Exception as error:  # Keras raises whatever reading the file raises
-        raise InvalidInput(
-            f"That file is no Keras model ({error})".replace("\n", " "),
-            received=str(path),
-            remedy="Save one with model.save('model.keras'), or give a training script that ends in .py",
-        ) from error
-    if optimizer is not None:
-        try:
-            # A loss that is not known takes next to no memory: the mean squared error stands in for it.
-            model.compile(optimizer, model.loss if model.compiled and model.loss else "mse")
-        except ValueError as error:
-            raise InvalidInput(
-                "That is no optimizer of Keras", received=optimizer, remedy="adam, sgd, ..."
-            ) from error
-    elif not model.compiled:
-        raise InvalidInput(
-            "A saved model that was not compiled does not say its optimizer",
-            received=str(path),
-            remedy="Name one with --optimizer adam",
-        )
-    return model
 
 
 def _json(

@@ -1,0 +1,72 @@
+"""What several commands are asked about: a training script, or a saved model."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from memfit.budgets.errors import InvalidInput
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments that name a training."""
+    parser.add_argument(
+        "target", metavar="FILE", help="a training script (.py) or a saved model (.keras, .h5)"
+    )
+    parser.add_argument("arguments", nargs="*", metavar="ARG", help="arguments of the script, after --")
+    parser.add_argument(
+        "--batch", type=int, help="samples in a step (default: what the script's fit() says, or 32)"
+    )
+    parser.add_argument("--optimizer", help="compile a saved model with this optimizer")
+
+
+def target(args: argparse.Namespace) -> tuple[Any, Any, int]:
+    """Returns the model, an example of its data where there is one, and the batch size.
+
+    Raises:
+        InvalidInput: If the file is neither, or the script never trains.
+    """
+    if args.batch is not None and args.batch < 1:
+        raise InvalidInput("A batch has at least one sample", received=args.batch, remedy="Write --batch 32")
+    # The model is only built here; TensorFlow's greetings would drown what the command prints.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    path = Path(args.target)
+    if path.suffix == ".py":
+        from memfit.estimation.script import first_fit
+
+        call = first_fit(path, args.arguments, quiet=args.json)
+        return call.model, call.data, args.batch or call.batch_size
+    return _loaded(path, args.optimizer), None, args.batch or 32
+
+
+def _loaded(path: Path, optimizer: str | None) -> Any:
+    import keras
+
+    if not path.is_file():
+        raise InvalidInput(
+            "There is no such file", received=str(path), remedy="Give a script or a saved model"
+        )
+    try:
+        model = keras.saving.load_model(path)
+    except Exception as error:  # Keras raises whatever reading the file raises
+        raise InvalidInput(
+            f"That file is no Keras model ({error})".replace("\n", " "),
+            received=str(path),
+            remedy="Save one with model.save('model.keras'), or give a training script that ends in .py",
+        ) from error
+    if optimizer is not None:
+        try:
+            # A loss that is not known takes next to no memory: the mean squared error stands in for it.
+            model.compile(optimizer, model.loss if model.compiled and model.loss else "mse")
+        except ValueError as error:
+            raise InvalidInput(
+                "That is no optimizer of Keras", received=optimizer, remedy="adam, sgd, ..."
+            ) from error
+    elif not model.compiled:
+        raise InvalidInput(
+            "A saved model that was not compiled does not say its optimizer",
+            received=str(path),
+            remedy="Name one with --optimizer adam",
+        )
+    return model
