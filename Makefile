@@ -5,7 +5,7 @@ OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest check format clean
+.PHONY: help demo test test-oldest check bench-monitor format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -37,6 +37,9 @@ check: $(VENV)/installed  ## format, lint, types, import rules, wheel
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@.ci/wheel
+
+bench-monitor: $(VENV)/installed  ## what MemoryMonitor costs
+	@$(BIN)/python benchmarks/monitor/cost.py
 
 format: $(VENV)/installed  ## rewrite the files as ruff wants them
 	@$(BIN)/ruff format .

@@ -1,0 +1,59 @@
+"""A thread that looks at the memory a few times a second, so that the training itself never has to."""
+
+import threading
+import weakref
+
+import psutil
+import tensorflow as tf
+
+from memfit.budgets.size import Size
+
+# Often enough to see what a batch of some seconds does to the host; one look takes tens of microseconds.
+_SECONDS = 0.1
+
+
+class Sampler:
+    """Keeps the last and the highest figures seen since `restart`.
+
+    Attributes:
+        device: Which device is looked at, such as "GPU:0".
+        host: Resident host memory of this process.
+        host_peak: The highest of it.
+        device_now: Bytes of live tensors on the device.
+        device_peak: TensorFlow's own peak, which misses nothing between two looks.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._process = psutil.Process()
+        self._stop = threading.Event()
+        self.restart()
+        thread = threading.Thread(target=_run, args=(weakref.ref(self), self._stop), daemon=True)
+        thread.start()
+        # A fit that fails never says that it ended: the thread ends with the sampler.
+        self._end = weakref.finalize(self, self._stop.set)
+
+    def restart(self) -> None:
+        """Forgets the peaks; TensorFlow's counter is the caller's to reset."""
+        self.host_peak = Size(0)
+        self.look()
+
+    def look(self) -> None:
+        """Takes the figures of this moment."""
+        info = tf.config.experimental.get_memory_info(self.device)
+        self.device_now, self.device_peak = Size(int(info["current"])), Size(int(info["peak"]))
+        self.host = Size(self._process.memory_info().rss)
+        self.host_peak = max(self.host_peak, self.host)
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self._end()
+
+
+def _run(reference: "weakref.ref[Sampler]", stop: threading.Event) -> None:
+    while not stop.wait(_SECONDS):
+        sampler = reference()
+        if sampler is None:
+            return
+        sampler.look()
+        del sampler
