@@ -6,6 +6,7 @@ import keras
 
 from memfit.budgets.errors import InvalidInput
 from memfit.planning.plan import Plan
+from memfit.planning.searching import plan as search
 from memfit.training import private_apis
 from memfit.training.batches import batch_size_of, check_not_empty, first_samples
 from memfit.training.planned_steps import check_losses, check_plan, planned_steps
@@ -34,7 +35,7 @@ def fit(
     validation_freq: Any = 1,
     *,
     memory: int | str | None = None,
-    allow: str = "exact",
+    allow: str = "near",
     plan: Plan | None = None,
 ) -> keras.callbacks.History:
     """Trains a model as `model.fit` does, in the memory there is.
@@ -44,7 +45,7 @@ def fit(
 
     Args:
         model: A compiled model.
-        memory: What training may take, such as "8GiB"; a plan is made for it.
+        memory: What training may take, such as "8GiB"; None for what is free. A plan is made for it.
         allow: The most that the plan may change: "exact", "near", "precision" or "model".
         plan: A plan to follow, made by `memfit.plan`, instead of `memory`.
 
@@ -62,8 +63,8 @@ def fit(
             "A plan says the memory it was made for, so give `plan` or `memory`, not both",
             received=f"plan=..., memory={memory!r}",
         )
-    if plan is None and memory is not None:
-        plan = _planned(model, batch_size_of(x, batch_size), memory, allow)
+    if plan is None and model.compiled:  # Keras says best that a model is not compiled
+        plan = _planned(model, x, y, batch_size, memory, allow, validation_batch_size)
     events: tuple[str, ...] = ()
     if plan is not None:
         check_plan(model, plan)
@@ -98,10 +99,24 @@ def fit(
     return history
 
 
-def _planned(model: keras.Model, batch_size: int, memory: int | str, allow: str) -> Plan:
-    from memfit.planning.searching import plan
-
-    return plan(model, batch_size=batch_size, memory=memory, allow=allow)
+def _planned(
+    model: keras.Model,
+    x: Any,
+    y: Any,
+    batch_size: int | None,
+    memory: int | str | None,
+    allow: str,
+    validation_batch_size: int | None,
+) -> Plan | None:
+    """Makes a plan; None where the batch size cannot be known and no memory was asked for."""
+    data = x if private_apis.batches_itself(x) else (x, y)
+    try:
+        samples = batch_size_of(x, batch_size)
+    except InvalidInput:
+        if memory is None:
+            return None
+        raise
+    return search(model, samples, memory, allow, data=data, validation_batch_size=validation_batch_size)
 
 
 def _batch_size_with(plan: Plan, x: Any, batch_size: int | None) -> int | None:
