@@ -45,3 +45,26 @@ def forget_losses(model: Any) -> None:
 def all_layers(model: Any) -> list[Any]:
     """The model and every layer in it, however deeply nested, each once."""
     return list(model._flatten_layers())
+
+
+def set_input(op: Any, number: int, tensor: Any) -> None:
+    """Lets an op that is already in the graph read another tensor."""
+    op._update_input(number, tensor)
+
+
+def clone(op: Any, inputs: Sequence[Any]) -> Any:
+    """Makes a copy of an op in its graph, with other inputs."""
+    attributes = {
+        name: value for name, value in op.node_def.attr.items() if name not in ("_class", "_output_shapes")
+    }
+    # The public `create_op` is deprecated and would warn; this one is what TensorFlow itself calls.
+    copy = op.graph._create_op_internal(
+        op.type,
+        list(inputs),
+        dtypes=[output.dtype for output in op.outputs],
+        name=f"recomputed/{op.name}",
+        attrs=attributes,
+        op_def=op.op_def,
+    )
+    copy._original_op = op._original_op
+    return copy

@@ -73,6 +73,11 @@ class Choices:
             for index, op in enumerate(trace.forward)
             for number in range(len(op.sizes))
         }
+        self._per_byte = {
+            (index, number): op.cost / max(1, size)
+            for index, op in enumerate(trace.forward)
+            for number, size in enumerate(op.sizes)
+        }
         self._levels, self._gradients = self._busy_levels()
         self.alive = self._alive()
         self.cuts = self._cuts()
@@ -118,12 +123,12 @@ class Choices:
             # added to a convolution) is as large as the tensor itself: keep the tensor.
             worth_keeping = (
                 len(sources) == 1
-                and self._per_byte(sources[0]) > threshold
+                and self._per_byte[sources[0]] > threshold
                 and self.size(sources[0]) >= self.size(tensor)
                 and tensor in wanted
                 and sources[0] not in wanted
             )
-            if worth_keeping or self._per_byte(tensor) > threshold:
+            if worth_keeping or self._per_byte[tensor] > threshold:
                 kept.add(tensor)
             else:
                 ran.add(tensor)
@@ -158,9 +163,6 @@ class Choices:
         levels = [level for level, tensors in enumerate(self.needed) if tensors]
         starts = [0, *(level + 1 for level in levels[:-1])]
         return levels, [max(of_op[start : level + 1]) for start, level in zip(starts, levels, strict=True)]
-
-    def _per_byte(self, tensor: Tensor) -> float:
-        return self.trace.ops[tensor[0]].cost / max(1, self.size(tensor))
 
     def _large(self, tensors: Iterable[Tensor]) -> list[Tensor]:
         """Picks the tensors there is a choice about: large ones that can be computed again."""

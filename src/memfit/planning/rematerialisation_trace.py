@@ -7,6 +7,7 @@ from typing import Any
 
 from memfit.planning.private_apis import added_losses, forget_losses, forward_op_of, gradients
 from memfit.planning.rematerialisation_costs import cost
+from memfit.planning.rematerialisation_tiles import without_tiles
 
 Tensor = tuple[int, int]  # the op's index in the trace, and which of its outputs
 
@@ -80,7 +81,9 @@ def trace(model: Any, batch_size: int, inputs: Any = None) -> Trace:
         grad_ys = [tf.ones_like(output) for output in outputs]
         after = len(graph.get_operations())
         wanted = ops_of(gradients(outputs, grad_ys, trainable_values(model), graph))
-        found.append(read(forward, in_order(forward, graph.get_operations()[after:], wanted), scope))
+        found.append(
+            read(forward, in_order(forward, without_tiles(graph.get_operations()[after:]), wanted), scope)
+        )
 
     tf.function(step, autograph=False).get_concrete_function(specs)
     forget_losses(model)

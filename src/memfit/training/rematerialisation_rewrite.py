@@ -6,10 +6,12 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from memfit.budgets.errors import InvalidInput
+from memfit.planning.private_apis import clone, set_input
 from memfit.planning.rematerialisation_recomputation import Recomputation, is_available, recomputations
 from memfit.planning.rematerialisation_segments import Segments
+from memfit.planning.rematerialisation_tiles import without_tiles
 from memfit.planning.rematerialisation_trace import Tensor, Trace, in_order, read
-from memfit.training.rematerialisation_private_apis import clone, compiles_with_xla, run_after, set_input
+from memfit.training.rematerialisation_private_apis import compiles_with_xla, run_after
 
 # With an unknown batch size Keras traces a few small ops under other names than with a known one. Not to keep
 # those is exact all the same, and costs next to nothing.
@@ -55,7 +57,7 @@ def recompute_in_backward_pass(
         incoming: The gradients of the forward pass's outputs.
         wanted: The ops that give the gradients of the weights.
     """
-    backward = in_order(forward, backward, wanted)
+    backward = in_order(forward, without_tiles(backward), wanted)
     trace = read(forward, backward, scope)
     graph_ops = [*forward, *backward]
     place = {op.name: index for index, op in enumerate(trace.forward)}

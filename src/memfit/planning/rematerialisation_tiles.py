@@ -1,0 +1,63 @@
+"""Backward passes without the full-size copies that TensorFlow makes of a variance's gradient."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from memfit.planning.private_apis import clone, forward_op_of, set_input
+
+# These give the same numbers when one of their inputs is spread over the other's shape only inside them.
+_SPREADING = {"Mul", "RealDiv"}
+
+
+def without_tiles(backward: Sequence[Any]) -> list[Any]:
+    """Lets backward ops read the gradient of a variance as it is, instead of tiled to the full shape.
+
+    The gradient of `variance = mean((x - m) ** 2)` is one number a channel. TensorFlow tiles it to the shape of
+    `x`, divides and doubles it there, and then multiplies it with `x - m`. Dividing and doubling first and
+    spreading in the last product gives the same numbers, bit for bit, and spares an activation's worth of memory
+    in each normalisation, at the very moment when the backward pass has most.
+
+    Args:
+        backward: The backward ops in the order they were made.
+
+    Returns:
+        The backward ops in an order in which they can run; those that nothing reads any more are still there.
+    """
+    small: dict[Any, Any] = {}  # what was tiled, or follows from it -> the same before it is spread
+    order: list[Any] = []
+    for op in backward:
+        order.append(op)
+        if op.type == "Tile" and _spreads(op):
+            small[op.outputs[0].ref()] = op.inputs[0]
+        elif op.type in _SPREADING and sum(tensor.ref() in small for tensor in op.inputs) == 1:
+            other = next(tensor for tensor in op.inputs if tensor.ref() not in small)
+            is_last = _gives_the_shape(op, other)
+            if other.shape.rank == 0 or is_last:
+                copy = clone(op, [small.get(tensor.ref(), tensor) for tensor in op.inputs])
+                order.append(copy)
+                if is_last:
+                    _read_instead(op.outputs[0], copy.outputs[0])
+                else:
+                    small[op.outputs[0].ref()] = copy.outputs[0]
+    return order
+
+
+def _gives_the_shape(op: Any, other: Any) -> bool:
+    """Says whether an op is the product of a spread gradient with `x - m`, which has the full shape by itself."""
+    forward = forward_op_of(op)
+    return forward is not None and forward.type == "SquaredDifference" and other.op.type == "Sub"
+
+
+def _read_instead(old: Any, new: Any) -> None:
+    for reader in old.consumers():
+        for number, tensor in enumerate(reader.inputs):
+            if tensor is old:
+                set_input(reader, number, new)
+
+
+def _spreads(tile: Any) -> bool:
+    """Says whether a tile only repeats axes of size 1, as broadcasting does."""
+    before, after = tile.inputs[0].shape, tile.outputs[0].shape
+    if before.rank is None or after.rank != before.rank:
+        return False
+    return all(a in (1, b) for a, b in zip(before, after, strict=True))
