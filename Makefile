@@ -5,7 +5,7 @@ OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest check bench-monitor format clean
+.PHONY: help demo test test-oldest check bench-data bench-monitor format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -37,6 +37,9 @@ check: $(VENV)/installed  ## format, lint, types, import rules, wheel
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@.ci/wheel
+
+bench-data: $(VENV)/installed  ## time and memory of feeding data, against Keras and plain tf.data
+	@$(BIN)/python benchmarks/data/bench.py
 
 bench-monitor: $(VENV)/installed  ## what MemoryMonitor costs
 	@$(BIN)/python benchmarks/monitor/cost.py

@@ -42,18 +42,24 @@ def photo(width: int, height: int, seed: int) -> Any:
 
 
 def write_photos(
-    folder: Path, *, count: int, width: int, height: int, seed: int = 0, classes: int = 2
+    folder: Path, *, count: int, width: int, height: int, seed: int = 0, copies: int = 1
 ) -> None:
-    """Writes `count` JPEG photos into `classes` sub-folders; files that exist already are kept."""
+    """Writes `count` JPEG photos into two sub-folders; files that exist already are kept.
+
+    With `copies` every photo is there under that many names: as much to decode, and less to make.
+    """
     import tensorflow as tf
 
     for number in range(count):
-        file = folder / f"class_{number % classes}" / f"photo_{number:04d}.jpg"
-        if file.exists():
-            continue
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pixels = photo(width, height, seed * 100_000 + number)
-        file.write_bytes(tf.io.encode_jpeg(pixels, quality=QUALITY).numpy())
+        file = folder / f"class_{number % 2}" / f"photo_{number:04d}.jpg"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            pixels = photo(width, height, seed * 100_000 + number)
+            file.write_bytes(tf.io.encode_jpeg(pixels, quality=QUALITY).numpy())
+        for copy in range(1, copies):
+            other = file.with_stem(f"{file.stem}_{copy}")
+            if not other.exists():
+                other.hardlink_to(file)
 
 
 def main() -> None:

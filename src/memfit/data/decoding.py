@@ -69,16 +69,14 @@ def decode(contents: Any, size: tuple[int, int], channels: int, most_pixels: int
     import tensorflow as tf
 
     def jpeg() -> Any:
-        shape = tf.image.extract_jpeg_shape(contents)
-        checks = [_refuse_bomb(shape, MOST_PIXELS), _refuse_bomb(_reduced(shape, size), most_pixels)]
-        with tf.control_dependencies(checks):
+        in_file, scale, reduced = _jpeg_shapes(contents, size)
+        with tf.control_dependencies([_refuse_bomb([in_file, reduced], [MOST_PIXELS, most_pixels])]):
             return tf.switch_case(
-                _scale(shape, size),
-                [lambda r=r: tf.io.decode_jpeg(contents, channels=channels, ratio=r) for r in _RATIOS],
+                scale, [lambda r=r: tf.io.decode_jpeg(contents, channels=channels, ratio=r) for r in _RATIOS]
             )
 
     def other() -> Any:
-        with tf.control_dependencies([_refuse_bomb(header_shape(contents), most_pixels)]):
+        with tf.control_dependencies([_refuse_bomb([header_shape(contents)], [most_pixels])]):
             return _decode_other(contents, channels)
 
     image = tf.cond(is_jpeg(contents), jpeg, other)
@@ -98,8 +96,8 @@ def decoded_shape(contents: Any, size: tuple[int, int]) -> tuple[Any, Any]:
     import tensorflow as tf
 
     def jpeg() -> Any:
-        shape = tf.image.extract_jpeg_shape(contents)
-        return shape[:2], _reduced(shape, size)
+        in_file, _, reduced = _jpeg_shapes(contents, size)
+        return in_file, reduced
 
     def other() -> Any:
         shape = header_shape(contents)
@@ -134,27 +132,26 @@ def header_shape(contents: Any) -> Any:
     return tf.cast(tf.reduce_sum(tf.where(kinds[:, None], shapes, 0), axis=0), tf.int32)
 
 
-def _scale(shape: Any, size: tuple[int, int]) -> Any:
-    """The index of the largest ratio that leaves at least `size`."""
+def _jpeg_shapes(contents: Any, size: tuple[int, int]) -> tuple[Any, Any, Any]:
+    """Height and width in the file, the index of the largest ratio that leaves `size`, and what it leaves."""
     import tensorflow as tf
 
-    fits = [tf.reduce_all((shape[:2] + ratio - 1) // ratio >= list(size)) for ratio in _RATIOS[1:]]
-    return tf.add_n([tf.cast(fit, tf.int32) for fit in fits])
+    # Few ops on purpose, here and below: every op costs time when an epoch starts.
+    in_file = tf.image.extract_jpeg_shape(contents)[:2]
+    ratios = np.array(_RATIOS, np.int32)[:, None]
+    reduced = (in_file + (ratios - 1)) // ratios
+    fits = tf.reduce_all(reduced >= np.array(size, np.int32), axis=1)
+    scale = tf.maximum(tf.reduce_sum(tf.cast(fits, tf.int32)) - 1, 0)
+    return in_file, scale, tf.gather(reduced, scale)
 
 
-def _reduced(shape: Any, size: tuple[int, int]) -> Any:
+def _refuse_bomb(shapes: list[Any], limits: list[int]) -> Any:
     import tensorflow as tf
 
-    ratio = tf.gather(tf.constant(_RATIOS), _scale(shape, size))
-    return (shape[:2] + ratio - 1) // ratio
-
-
-def _refuse_bomb(shape: Any, most_pixels: int) -> Any:
-    import tensorflow as tf
-
-    pixels = tf.reduce_prod(tf.cast(shape[:2], tf.int64))
-    # The raw op: `tf.debugging.Assert` wraps it into a conditional, which costs time at every start of an epoch.
-    return tf.raw_ops.Assert(condition=tf.logical_and(pixels > 0, pixels <= most_pixels), data=[shape])
+    pixels = tf.reduce_prod(tf.cast(tf.stack(shapes), tf.int64), axis=1)
+    allowed = tf.reduce_all(tf.logical_and(pixels > 0, pixels <= limits))
+    # The raw op: `tf.debugging.Assert` wraps it into a conditional.
+    return tf.raw_ops.Assert(condition=allowed, data=[pixels])
 
 
 def _decode_other(contents: Any, channels: int) -> Any:
@@ -181,12 +178,15 @@ def _decode_other(contents: Any, channels: int) -> Any:
 def _resize(image: Any, size: tuple[int, int], channels: int) -> Any:
     import tensorflow as tf
 
+    batch = image[tf.newaxis]
+
     def shrunk() -> Any:
-        return tf.image.resize(image, size, method="area")
+        return tf.raw_ops.ResizeArea(images=batch, size=size)
 
     def grown() -> Any:
-        return tf.image.resize(image, size, method="bilinear", antialias=True)
+        return tf.image.resize(batch, size, method="bilinear", antialias=True)
 
-    smaller = tf.reduce_all(tf.shape(image)[:2] >= list(size))
+    smaller = tf.reduce_all(tf.shape(image) >= np.array((*size, channels), np.int32))
     resized = tf.cond(smaller, shrunk, grown)
-    return tf.ensure_shape(tf.saturate_cast(tf.round(resized), tf.uint8), (*size, channels))
+    # Averages of bytes stay in their range, so adding a half and cutting off rounds them: nothing to clip.
+    return tf.ensure_shape(tf.cast(resized[0] + 0.5, tf.uint8), (*size, channels))

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import weakref
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,6 +69,8 @@ class DiskStore:
         self._user = os.open(folder / "users.lock", os.O_RDWR)
         fcntl.flock(self._user, fcntl.LOCK_SH)
         self._writer = os.open(folder / "writer.lock", os.O_RDWR)
+        # Closing frees the locks; unlike `__del__`, a finalizer also runs before the interpreter is taken apart.
+        weakref.finalize(self, _close, self._images, self._states, self._user, self._writer)
         self._writes = False
         self._unsynced: list[int] = []
         self.refresh()
@@ -111,10 +114,10 @@ class DiskStore:
             os.preadv(self._images, [images[row].data], self._header + int(number) * self._bytes)
         return images
 
-    def __del__(self) -> None:
-        for name in ("_images", "_states", "_user", "_writer"):
-            if name in self.__dict__:
-                os.close(self.__dict__[name])
+
+def _close(*files: int) -> None:
+    for file in files:
+        os.close(file)
 
 
 def _try_lock(file: int) -> bool:
