@@ -42,7 +42,7 @@ def test_json_is_for_programs_and_a_good_script_ends_with_code_0(tmp_path: Path)
 
 def test_a_script_without_fit_or_without_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "idle.py").write_text("x = 1\n")
-    for script, message in (("idle.py", "must call model.fit"), ("none.py", "no such script")):
+    for script, message in (("idle.py", "never called model.fit"), ("none.py", "no such script")):
         command = [sys.executable, "-m", "memfit", "lint", str(tmp_path / script)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2

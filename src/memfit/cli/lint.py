@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from memfit.data.linting.lint import lint
     from memfit.estimation.script import first_fit
 
-    call = first_fit(args.script, args.arguments)
+    call = first_fit(args.script, args.arguments, quiet=args.json)
     datasets = _datasets(call.arguments)
     findings = lint(*datasets, batch_memory=args.batch_memory, host=args.host)
     if args.json:
