@@ -5,7 +5,7 @@ OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest check bench-data bench-monitor format clean
+.PHONY: help demo test test-oldest check bench-data bench-monitor bench-remat format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -43,6 +43,9 @@ bench-data: $(VENV)/installed  ## time and memory of feeding data, against Keras
 
 bench-monitor: $(VENV)/installed  ## what MemoryMonitor costs
 	@$(BIN)/python benchmarks/monitor/cost.py
+
+bench-remat: $(VENV)/installed  ## memory and time of rematerialised steps, against stock Keras
+	@$(BIN)/python benchmarks/remat/bench.py
 
 format: $(VENV)/installed  ## rewrite the files as ruff wants them
 	@$(BIN)/ruff format .

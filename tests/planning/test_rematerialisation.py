@@ -1,0 +1,104 @@
+"""Choosing segments: what is promised is kept, and more memory never costs more time."""
+
+from itertools import pairwise
+from typing import Any
+
+import keras
+import pytest
+from keras import layers
+
+from memfit.budgets.errors import InvalidInput
+from memfit.budgets.size import Size
+from memfit.planning.rematerialisation import choose, front
+from memfit.planning.rematerialisation_costs import flops
+from memfit.planning.rematerialisation_segments import Segments
+from memfit.planning.rematerialisation_trace import trace
+
+
+@pytest.fixture(scope="module")
+def model() -> keras.Model:
+    x = image = keras.Input((16, 16, 3))
+    for _ in range(6):
+        x = layers.Conv2D(8, 3, padding="same")(x)
+        x = layers.Activation("relu")(layers.BatchNormalization()(x))
+    return keras.Model(image, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
+
+
+@pytest.fixture(scope="module")
+def choices(model: keras.Model) -> tuple[Segments, ...]:
+    return front(model, 8)
+
+
+def test_less_memory_costs_more_time(choices: tuple[Segments, ...]) -> None:
+    assert len(choices) >= 3
+    for faster, smaller in pairwise(choices):
+        assert smaller.activation_bytes < faster.activation_bytes
+        assert smaller.recomputed >= faster.recomputed
+    assert choices[-1].activation_bytes < 0.45 * choices[-1].stock_bytes
+
+
+def test_the_first_to_go_are_normalisations_and_activations(choices: tuple[Segments, ...]) -> None:
+    half = next(choice for choice in choices if choice.activation_bytes < 0.7 * choice.stock_bytes)
+    assert half.recomputed < 0.15
+
+
+def test_a_choice_stays_within_the_budget_it_was_made_for(model: keras.Model) -> None:
+    half = choose(model, 8, 0.5)
+    assert half.activation_bytes <= 0.5 * half.stock_bytes
+    assert choose(model, 8, int(half.activation_bytes)).activation_bytes <= half.activation_bytes
+
+
+def test_a_budget_below_all_choices_is_refused_with_the_smallest_there_is(model: keras.Model) -> None:
+    with pytest.raises(InvalidInput, match=r"do not fit.*Give at least \d"):
+        choose(model, 8, 1000)
+
+
+def test_a_subclassed_model_needs_the_shapes_of_its_inputs() -> None:
+    class Net(keras.Model):
+        def call(self, x: Any) -> Any:
+            return x
+
+    with pytest.raises(InvalidInput, match="Pass inputs="):
+        front(Net(), 8)
+
+
+def test_segments_read_what_they_wrote_and_print_as_a_table(choices: tuple[Segments, ...]) -> None:
+    assert Segments.from_json(choices[0].to_json()) == choices[0]
+    with pytest.raises(InvalidInput, match="to_json"):
+        Segments.from_json({"kept": []})
+    text = repr(Segments(8, ("a",), ("b:0",), Size("300MiB"), Size("100MiB"), 0.12))
+    assert text.splitlines() == [
+        "activations at batch      8",
+        "kept as stock Keras does  300 MiB",
+        "rematerialised            100 MiB (1/3.0)",
+        "segments                  2",
+        "extra time a step         12%",
+        "(predicted)",
+    ]
+
+
+def test_the_trace_leaves_the_model_as_it_was(model: keras.Model) -> None:
+    before = [variable.numpy().tobytes() for variable in model.variables]
+    found = trace(model, 4)
+    assert [variable.numpy().tobytes() for variable in model.variables] == before
+    assert model.losses == []
+    assert sum(op.type == "Conv2D" for op in found.forward) == 6
+
+
+def test_flops_are_those_of_the_textbook() -> None:
+    import tensorflow as tf
+
+    counted: dict[str, float] = {}
+
+    @tf.function
+    def ops(x: Any, f: Any, a: Any, b: Any) -> Any:
+        for made in (tf.nn.conv2d(x, f, 1, "SAME"), a @ b, tf.einsum("ij,jk->ik", a, b)):
+            counted[made.op.type] = flops(made.op)
+        depthwise = tf.nn.depthwise_conv2d(x, f, [1, 1, 1, 1], "SAME")
+        counted[depthwise.op.type] = flops(depthwise.op)
+        return 0
+
+    ops(tf.zeros((2, 8, 8, 3)), tf.zeros((3, 3, 3, 5)), tf.zeros((4, 6)), tf.zeros((6, 7)))
+    assert counted["Conv2D"] == 2 * (2 * 8 * 8 * 5) * (3 * 3 * 3)
+    assert counted["DepthwiseConv2dNative"] == 2 * (2 * 8 * 8 * 15) * (3 * 3)
+    assert counted["MatMul"] == counted["Einsum"] == 2 * 4 * 6 * 7
