@@ -3,9 +3,10 @@
 import re
 import textwrap
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from memfit.budgets.budget import budget
 from memfit.budgets.errors import InvalidInput, ProcessDied
 from memfit.budgets.size import Size
 from memfit.planning.oom_predictions import predicted
@@ -83,6 +84,8 @@ class Explanation:
             parts.append(f"{Size(max(self.limit - self.in_use, 0))} free of {self.limit}")
         elif self.in_use is not None:
             parts.append(f"{self.in_use} in use")
+        elif self.limit is not None:
+            parts.append(f"{self.limit} in all")
         if self.ran_out == "block" and self.largest_free is not None:
             parts.append(f"{self.largest_free} in the largest piece")
         if self.wasted is not None and self.in_use and self.wasted >= _WORTH_SAYING * self.in_use:
@@ -130,10 +133,18 @@ def explain(error: BaseException | str, model: Any = None, batch_size: int | Non
     if batch_size is not None and batch_size < 1:
         raise InvalidInput("`batch_size` is a positive number of samples", received=batch_size)
     verdict = judge(_COLOURS.sub("", _text(error)))
+    if isinstance(error, BaseException) and verdict.limit is None:
+        verdict = replace(verdict, limit=_limit_here(verdict.device))
     best = changes(verdict, batch_size)
     if model is not None and batch_size is not None:
         best = predicted(best, verdict, model, batch_size)
     return _explanation(verdict, best)
+
+
+def _limit_here(device: str) -> Size | None:
+    """What the device has, for an exception of this process: its text does not say."""
+    devices = budget().devices
+    return devices[0].total if devices and device in ("arena", "GPU:0") else None
 
 
 def _explanation(verdict: Verdict, best: tuple[Change, ...]) -> Explanation:

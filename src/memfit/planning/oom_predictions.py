@@ -1,6 +1,5 @@
 """What a change would do to the model at hand, as `estimate` and `plan` predict it."""
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -8,11 +7,9 @@ from memfit.budgets.size import Size
 from memfit.planning.oom_remedies import Change
 from memfit.planning.oom_verdict import Verdict
 
-_BATCH = re.compile(r"^model\.fit\(\.\.\., batch_size=.*\)$")
-
 
 def predicted(best: tuple[Change, ...], verdict: Verdict, model: Any, batch_size: int) -> tuple[Change, ...]:
-    """Returns the changes with their predicted effect on a model, where the text says how much memory there is.
+    """Returns the changes with their predicted effect on a model, where it is known how much memory there is.
 
     Args:
         best: The changes.
@@ -26,10 +23,16 @@ def predicted(best: tuple[Change, ...], verdict: Verdict, model: Any, batch_size
 
 
 def _with_effect(change: Change, limit: Size, model: Any, batch_size: int) -> Change:
-    if change.do.startswith("memfit.fit("):
-        return replace(change, effect=_planned(limit, model, batch_size))
-    if _BATCH.match(change.do):
-        return _largest_batch(change, limit, model, batch_size)
+    try:
+        if change.do.startswith("memfit.fit("):
+            return replace(change, effect=_planned(limit, model, batch_size))
+        if change.do.startswith("model.fit(..., batch_size="):
+            return _largest_batch(change, limit, model, batch_size)
+    except (
+        Exception
+    ) as error:  # whatever a user's model raises while it is recorded: the change holds all the same
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        return replace(change, effect=f"not predicted: {reason}")
     return change
 
 
@@ -40,7 +43,7 @@ def _planned(limit: Size, model: Any, batch_size: int) -> str:
     try:
         found = plan(model, batch_size=batch_size, memory=limit)
     except DoesNotFit as error:
-        return f"but not at this batch: {error}"
+        return f"predicted not to do: {error}"
     return f"{found.stock} becomes {found.predicted} at {found.time:.2f}x the time (predicted)"
 
 
@@ -51,7 +54,8 @@ def _largest_batch(change: Change, limit: Size, model: Any, batch_size: int) -> 
     largest = estimated.max_batch(limit)
     if not 0 < largest < batch_size:
         return replace(change, effect=f"{estimated.peak} at batch {batch_size} (predicted)")
-    effect = f"{estimated.at(largest).peak} instead of {estimated.peak} (predicted)"
     return Change(
-        f"model.fit(..., batch_size={largest})", "the largest that fits as it is; another training", effect
+        f"model.fit(..., batch_size={largest})",
+        "the largest that fits as it is, but another training",
+        f"{estimated.peak} becomes {estimated.at(largest).peak} (predicted)",
     )
