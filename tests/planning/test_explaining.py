@@ -30,6 +30,7 @@ _CASES: dict[str, tuple[str, str, str, str, str, float | None]] = {
     "gpu_cublas_handle_tf2.3": ("device", "handle", "", "", "", None),
     "gpu_cudnn_handle_tf2.0": ("device", "handle", "", "", "", None),
     "gpu_cudnn_start_tf2.14": ("device", "handle", "", "", "", None),
+    "gpu_eager_plain_tf2.7": ("device", "exhausted", "", "", "", None),
     "gpu_eager_tf2.8": ("device", "device", "GPU:0", "block1_conv1", "forward", 128 * 64 * 224 * 224 * 4),
     "gpu_growth_refused_tf2.10": ("device", "others", "GPU:0", "conv2d", "forward", 512 * _MIB),
     "gpu_others_tf2.17": ("device", "others", "", "", "", 9996009472),
@@ -40,10 +41,12 @@ _CASES: dict[str, tuple[str, str, str, str, str, float | None]] = {
     "gpu_xla_ordinal_tf2.17": ("device", "xla", "", "", "step", 2**31),
     "gpu_xla_tf2.15": ("device", "xla", "GPU:0", "", "step", 5637144576),
     "host_array_numpy": ("host", "array", "host", "", "", int(33.6 * 2**30)),
+    "host_colab": ("host", "killed", "host", "", "", None),
     "host_cpu_training_tf2.12": ("host", "device", "host", "dense_2", "backward", 100000 * 50000 * 4),
     "host_exit_137": ("host", "killed", "host", "", "", None),
     "host_killed_after_warning_tf2.11": ("host", "killed", "host", "", "", None),
     "host_killed_shell": ("host", "killed", "host", "", "", None),
+    "host_large_warning_tf2.0": ("nothing", "warning", "", "", "", 6645350400),
     "host_oom_killer_kernel": ("host", "killed", "host", "", "", None),
     "host_pinned_tf2.7": ("host", "pinned", "host", "", "", 2**30),
     "unknown_wrong_shape": ("unknown", "unknown", "", "", "", None),
@@ -163,6 +166,27 @@ def test_an_unknown_text_is_said_to_be_unknown(text: str) -> None:
     told = explain(text)
     assert (told.ran_out, told.changes) == ("unknown", ())
     assert "does not say that memory ran out" in repr(told)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (
+            "InternalError: CUDA runtime implicit initialization on GPU:0 failed. Status: out of memory",
+            "others",
+        ),
+        ("Blas GEMM launch failed : a.shape=(32, 784), b.shape=(784, 512)", "handle"),
+        (
+            "OOM when allocating tensor of shape [8,8] and type float\n\t [[{{node training/Adam/zeros}}]]",
+            "device",
+        ),
+        ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 6291456 bytes.", "xla"),
+        ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=191.batch cgroup.", "killed"),
+        ("Command terminated, exit status: 139", "segfault"),
+    ],
+)
+def test_single_lines_are_enough(text: str, cause: str) -> None:
+    assert explain(text).cause == cause
 
 
 def test_exceptions_are_explained_as_their_texts_are() -> None:

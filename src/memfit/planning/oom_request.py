@@ -7,7 +7,7 @@ from math import prod
 from memfit.budgets.size import Size
 
 _TENSOR = re.compile(
-    r"OOM when allocating tensor with shape ?\[(?P<shape>[\d,\s]*)\](?: and type (?P<dtype>\w+))?"
+    r"OOM when allocating tensor (?:with|of) shape ?\[(?P<shape>[\d,\s]*)\](?: and type (?P<dtype>\w+))?"
     r"(?: on (?P<device>\S+))?(?: by allocator (?P<allocator>\w+))?"
 )
 _NODE = re.compile(

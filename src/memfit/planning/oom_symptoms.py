@@ -72,14 +72,15 @@ SYMPTOMS = (
         "cuDNN or cuBLAS could not start, most often because TensorFlow or another program had taken the GPU's "
         "memory (else the driver or cuDNN's version is wrong)",
         r"(?:[Cc]ould not create cudnn handle|failed to create cublas handle): CU\w+_STATUS_"
-        r"(?:INTERNAL_ERROR|NOT_INITIALIZED)|cuDNN failed to initialize",
+        r"(?:INTERNAL_ERROR|NOT_INITIALIZED)|cuDNN failed to initialize|Blas \w+ launch failed",
     ),
     _symptom(
         "others",
         "device",
         "the GPU itself had no more memory: TensorFlow stayed below its limit, so another program, or another "
         "process of this one, holds the rest",
-        r"failed to allocate [\d.]+ ?[KMGT]?(?:i?B)? \((?P<bytes>\d+) bytes\) from device",
+        r"failed to allocate [\d.]+ ?[KMGT]?(?:i?B)? \((?P<bytes>\d+) bytes\) from device"
+        r"|on GPU:\d+ failed\. Status: out of memory",
     ),
     _symptom(
         "copy", "device", "a tensor found no room on its way to the device", r"Dst tensor is not initialized"
@@ -97,7 +98,8 @@ SYMPTOMS = (
         "killed",
         "host",
         "the kernel's OOM killer ended the process",
-        r"Out of memory: Killed process|[Mm]emory cgroup out of memory|oom-kill|OOMKilled|invoked oom-killer",
+        r"Out of memory: Killed process|[Mm]emory cgroup out of memory|oom-kill|OOMKilled|invoked oom-killer"
+        r"|crashed after using all available RAM",
     ),
     _symptom(
         "array",
@@ -137,8 +139,9 @@ SYMPTOMS = (
     _symptom(
         "warning",
         "none",
-        "nothing failed yet: one tensor took more than 10% of the host's free memory",
-        r"Allocation of (?P<bytes>\d+) exceeds 10% of (?:free )?system memory",
+        "nothing failed yet: one piece took a large part of the host's memory",
+        r"Allocation of (?P<bytes>\d+) exceeds 10% of (?:free )?system memory"
+        r"|tcmalloc: large alloc (?P<bytes2>\d+) bytes",
     ),
 )
 
