@@ -16,7 +16,7 @@ from memfit.data.decoding import MOST_PIXELS, decoded_shape
 _SHARE_OF_FREE = 0.5
 # Batches ahead beyond these do not make an even pipeline faster, only larger.
 _MOST_AHEAD = 4
-_SHARE_AHEAD = 0.1
+_SHARE_AHEAD = 0.05
 # A decoder holds the file, its output, and the float32 copy of what it resizes to at the same time.
 _COPIES_IN_DECODER = 2
 # Augmentation works in float32 (4 bytes for 1) with about three tensors alive at a time.
