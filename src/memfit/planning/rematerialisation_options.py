@@ -14,7 +14,7 @@ _SMALL = 1 / 2000
 # 2-3 is an elementwise op, up to 10 a softmax or a pooling, more a convolution or a matrix product.
 _THRESHOLDS = (0.0, 4.0, 12.0, 40.0, 120.0, float("inf"))
 # More places to cut than this, or longer segments, make the choice slow and hardly better.
-_MOST_CUTS = 100
+_MOST_CUTS = 120
 _LONGEST = 30
 
 
@@ -140,7 +140,9 @@ class Choices:
         most = total = 0
         there: set[Tensor] = set()
         inside = slice(bisect_left(self._levels, first), bisect_left(self._levels, last))
-        for level, gradients in zip(self._levels[inside][::-1], self._gradients[inside][::-1], strict=True):
+        for level, (during, after) in zip(
+            self._levels[inside][::-1], self._gradients[inside][::-1], strict=True
+        ):
             ending = []
             for tensor in self.needed[level]:
                 waiting = [tensor]
@@ -153,16 +155,20 @@ class Choices:
                         total += self.size(made) if made in self._last_needed else 0
                 if tensor in ran and self._last_needed[tensor] == level:
                     ending.append(tensor)
-            most = max(most, total + gradients)
+            most = max(most, total + during)
             total -= sum(map(self.size, set(ending)))
+            most = max(most, total + after)
         return most
 
-    def _busy_levels(self) -> tuple[list[int], list[int]]:
-        """Lists the forward ops whose backward ops read large tensors, and what gradients take from each on."""
+    def _busy_levels(self) -> tuple[list[int], list[tuple[int, int]]]:
+        """Lists forward ops whose backward ops read large tensors, and what gradients take in and after it."""
         of_op = gradient_bytes(self.trace)
         levels = [level for level, tensors in enumerate(self.needed) if tensors]
         starts = [0, *(level + 1 for level in levels[:-1])]
-        return levels, [max(of_op[start : level + 1]) for start, level in zip(starts, levels, strict=True)]
+        return levels, [
+            (of_op[level], max(of_op[start:level], default=0))
+            for start, level in zip(starts, levels, strict=True)
+        ]
 
     def _large(self, tensors: Iterable[Tensor]) -> list[Tensor]:
         """Picks the tensors there is a choice about: large ones that can be computed again."""

@@ -1,4 +1,4 @@
-"""Backward passes without the full-size copies that TensorFlow makes of a variance's gradient."""
+"""Backward passes without the full-size copies that TensorFlow makes of the gradients of means and variances."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +10,13 @@ _SPREADING = {"Mul", "RealDiv"}
 
 
 def without_tiles(backward: Sequence[Any]) -> list[Any]:
-    """Lets backward ops read the gradient of a variance as it is, instead of tiled to the full shape.
+    """Lets backward ops read the gradient of a mean or variance as it is, instead of tiled to the full shape.
 
     The gradient of `variance = mean((x - m) ** 2)` is one number a channel. TensorFlow tiles it to the shape of
     `x`, divides and doubles it there, and then multiplies it with `x - m`. Dividing and doubling first and
     spreading in the last product gives the same numbers, bit for bit, and spares an activation's worth of memory
-    in each normalisation, at the very moment when the backward pass has most.
+    in each normalisation, at the very moment when the backward pass has most. The same holds for a mean's gradient
+    that is added to others.
 
     Args:
         backward: The backward ops in the order they were made.
@@ -39,7 +40,26 @@ def without_tiles(backward: Sequence[Any]) -> list[Any]:
                     _read_instead(op.outputs[0], copy.outputs[0])
                 else:
                     small[op.outputs[0].ref()] = copy.outputs[0]
+        elif op.type == "AddN" and _adds_one_spread(op, small):
+            sums = _one_by_one([small.get(tensor.ref(), tensor) for tensor in op.inputs])
+            order += [made.op for made in sums]
+            _read_instead(op.outputs[0], sums[-1])
     return order
+
+
+def _adds_one_spread(op: Any, small: dict[Any, Any]) -> bool:
+    """Says whether one of two or three summands is spread; more are not added from left to right by TensorFlow."""
+    return len(op.inputs) in (2, 3) and sum(tensor.ref() in small for tensor in op.inputs) == 1
+
+
+def _one_by_one(tensors: Sequence[Any]) -> list[Any]:
+    """Adds tensors from left to right, as AddN does, and returns the sums on the way."""
+    import tensorflow as tf
+
+    sums = [tensors[0]]
+    for tensor in tensors[1:]:
+        sums.append(tf.add(sums[-1], tensor))
+    return sums[1:]
 
 
 def _gives_the_shape(op: Any, other: Any) -> bool:

@@ -1,0 +1,109 @@
+"""Activation memory and step time of rematerialised steps, as ratios to stock Keras in the same process.
+
+Activation memory is the peak of a step minus what is in use between steps, in the arena: it contains gradients and
+the kernels' workspaces, in both. Each process trains one model, stock and rematerialised steps in turn, so that
+whatever slows the machine down slows both.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from networks import BATCHES
+
+from memfit.budgets.isolation import isolated
+from memfit.tables import table
+
+ROUNDS = 4
+RATIOS = (0.5, 0.33, 0.25)
+RESULTS = Path(__file__).parents[1] / "results" / "remat.json"
+
+
+def measure(name: str, batch: int, folder: str) -> list[dict[str, Any]]:
+    """Measures one model in this process: stock, and every choice that its front has for the ratios."""
+    sys.path.insert(0, folder)
+    import keras
+    import numpy as np
+    import tensorflow as tf
+    from networks import build
+
+    from memfit.planning.rematerialisation import front
+    from memfit.training.rematerialisation import rematerialised
+
+    keras.utils.set_random_seed(1)
+    model = build(name)
+    generator = np.random.default_rng(1)
+    x = tf.constant(generator.normal(size=(batch, 128, 128, 3)).astype("float32"))
+    y = tf.constant(generator.integers(0, 5, size=(batch, *model.output_shape[1:-1])))
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.SGD(1e-4)
+    optimizer.build(model.trainable_variables)
+
+    def step_with(call: Any) -> Any:
+        @tf.function
+        def step() -> Any:
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, call(x, training=True))
+            weights = model.trainable_variables
+            optimizer.apply(tape.gradient(loss, weights), weights)
+            return loss
+
+        return step
+
+    began = time.perf_counter()
+    choices = front(model, batch)
+    seconds = time.perf_counter() - began
+    picked = {}
+    for ratio in RATIOS:
+        # Of the choices that fit, the fastest; where none does, the smallest there is.
+        fitting = [choice for choice in choices if choice.activation_bytes <= ratio * choice.stock_bytes]
+        choice = fitting[0] if fitting else choices[-1]
+        picked[choice.activation_bytes] = choice
+    runs: list[tuple[Any, Any]] = [(None, step_with(model))]
+    runs += [(choice, step_with(rematerialised(model, choice))) for choice in picked.values()]
+    times: list[list[float]] = [[] for _ in runs]
+    peaks: list[list[int]] = [[] for _ in runs]
+    memory = tf.config.experimental
+    for number in range(ROUNDS + 1):
+        for place, (_, step) in enumerate(runs):
+            memory.reset_memory_stats("CPU:0")
+            rest = memory.get_memory_info("CPU:0")["current"]
+            began = time.perf_counter()
+            float(step())
+            if number:  # the first round traces
+                times[place].append(time.perf_counter() - began)
+                peaks[place].append(memory.get_memory_info("CPU:0")["peak"] - rest)
+    return [
+        {
+            "model": name,
+            "batch": batch,
+            "segments": len(choice.starts) + 1 if choice else 0,
+            "activations_mib": round(max(peaks[place]) / 2**20),
+            "divided_by": round(max(peaks[0]) / max(peaks[place]), 2),
+            "time_ratio": round(median(times[place]) / median(times[0]), 3),
+            "predicted_mib": round((choice.activation_bytes if choice else choices[0].stock_bytes) / 2**20),
+            "predicted_time_ratio": round(1 + choice.recomputed, 3) if choice else 1.0,
+            "seconds_a_step": round(median(times[place]), 3),
+            "seconds_to_choose": round(seconds, 1),
+        }
+        for place, (choice, _) in enumerate(runs)
+    ]
+
+
+def main() -> None:
+    names = sys.argv[1:] or list(BATCHES)
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        rows += isolated(measure, name, BATCHES[name], str(Path(__file__).parent), memory="8GiB")
+        print(table([list(row.values()) for row in rows], head=list(rows[0]), right=range(1, 10)), flush=True)
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
