@@ -63,7 +63,7 @@ def main() -> int:
     rows = [_row(name, figure) for name, figure in figures.items()]
     print(table(rows, head=["figure", "measured", "wanted", ""], right=[1, 2]))
     report = {
-        "machine": _machine(),
+        "machine": machine,
         "figures": figures,
         "raw": raw,
         "arguments": {"array_gib": arguments.array},

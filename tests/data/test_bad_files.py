@@ -5,6 +5,7 @@ import struct
 import warnings
 import zlib
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -90,3 +91,14 @@ def test_files_that_vanish_between_epochs_or_cannot_be_read_are_named(tmp_path):
     (tmp_path / "2.jpg").mkdir()  # what nobody, root included, can read as a file
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"2\.jpg cannot be read"):
         list(dataset)
+
+
+def test_batches_of_bad_files_alone_are_left_out_and_the_epoch_still_ends(mixed):
+    folder, _ = mixed
+    augment = [keras.layers.RandomFlip(), keras.layers.RandomRotation(0.1), lambda image: image]
+    dataset = memfit.images(
+        folder, size=(8, 8), batch_size=1, shuffle=False, on_error="skip", cache="memory", augment=augment
+    )
+    for epoch in range(2):
+        assert len(list(dataset)) == 4  # the last file, and so the last batch, is bad
+        assert dataset.memfit.order.position.epoch == epoch + 1

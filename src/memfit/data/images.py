@@ -121,4 +121,8 @@ def _dataset(files: Files, part: Any, loader: Loader, order: Order, step: Step |
             num_parallel_calls=sizing.augmenters if step is not None else None,
         )
 
-    return finished(per_iteration(order, make), order, ahead=sizing.ahead, memory=sizing.memory)
+    dataset = finished(per_iteration(order, make), order, ahead=sizing.ahead, memory=sizing.memory)
+    if loader.bad_files.policy == "raise":
+        return dataset
+    # Batches of which nothing is left go last, so that the end of an epoch is noted even if it was one of them.
+    return dataset.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] > 0)

@@ -53,7 +53,8 @@ class Loader:
         Args:
             first: The number of the first batch.
             chosen: The files' numbers, from the first batch on.
-            batch_size: Files in a batch; bad ones that are left out make their own batch smaller, no other.
+            batch_size: Files in a batch; bad ones that are left out make their own batch smaller, down to
+                empty, and no other.
         """
         import tensorflow as tf
 
@@ -112,15 +113,14 @@ class Loader:
             whole = checked.map(lambda expected, position, number, image: (position, number, image))
             batches = whole.filter(lambda position, number, image: number != _NO_FILE).batch(batch_size)
         else:
-            batches = checked.flat_map(self._with_gaps).batch(batch_size).map(_without_gaps)
-            batches = batches.filter(lambda positions, numbers, images: tf.size(numbers) > 0)
-        return batches.map(
-            lambda positions, numbers, images: (
-                positions[0] // batch_size,
-                numbers,
-                self._keep(numbers, images),
-            )
-        )
+            batches = checked.flat_map(self._with_gaps).batch(batch_size)
+
+        def finish_batch(positions: Any, numbers: Any, images: Any) -> Any:
+            if self.bad_files.policy != "raise":
+                numbers, images = _without_gaps(numbers, images)
+            return positions[0] // batch_size, numbers, self._keep(numbers, images)
+
+        return batches.map(finish_batch)
 
     def _read(self, number: Any) -> Any:
         import tensorflow as tf
@@ -176,12 +176,13 @@ class Loader:
         return np.int64(len(missing))
 
 
-def _without_gaps(positions: Any, numbers: Any, images: Any) -> Any:
+def _without_gaps(numbers: Any, images: Any) -> Any:
+    """The batch without placeholders; nothing is copied where there are none."""
     import tensorflow as tf
 
     real = numbers != _NO_FILE
 
     def drop() -> Any:
-        return tf.boolean_mask(positions, real), tf.boolean_mask(numbers, real), tf.boolean_mask(images, real)
+        return tf.boolean_mask(numbers, real), tf.boolean_mask(images, real)
 
-    return tf.cond(tf.reduce_all(real), lambda: (positions, numbers, images), drop)
+    return tf.cond(tf.reduce_all(real), lambda: (numbers, images), drop)
