@@ -104,8 +104,9 @@ def upper_bound(model: Any, batch_size: int) -> Size | None:
 def _operations(model: Any) -> list[Any]:
     """Every operation of a functional model, those of nested models in place of them."""
     found: list[Any] = []
-    for operation in model.operations:
-        found += _operations(operation) if getattr(operation, "operations", None) else [operation]
+    # A Sequential model has layers only.
+    for operation in getattr(model, "operations", None) or model.layers:
+        found += _operations(operation) if hasattr(operation, "layers") else [operation]
     return found
 
 

@@ -93,7 +93,10 @@ _ARRAYS = Change(
 _PREFETCH = Change(
     "dataset.prefetch(1)", "in place of a larger one or AUTOTUNE: one batch waits instead of many"
 )
-_SURVIVE = Change("memfit run train.py", "starts the script again after such an end, at the batch it was at")
+_SURVIVE = Change(
+    'model.fit(..., callbacks=[keras.callbacks.BackupAndRestore("backup/")])',
+    "started again after such an end, the script goes on at the epoch it was at",
+)
 
 
 def _step(verdict: Verdict, batch_size: int | None) -> list[Change]:

@@ -1,0 +1,68 @@
+import keras
+import pytest
+
+from memfit.planning.bound import upper_bound
+from memfit.planning.fingerprint import fingerprint
+
+layers = keras.layers
+
+
+def _compiled(model: keras.Model, optimizer: str = "adam") -> keras.Model:
+    model.compile(optimizer, "mse")
+    return model
+
+
+def _functional() -> keras.Model:
+    inputs = keras.Input((16, 16, 3))
+    block = keras.Sequential([layers.Conv2D(8, 3), layers.BatchNormalization(), layers.ReLU()])
+    return _compiled(keras.Model(inputs, layers.Dense(1)(layers.Flatten()(block(inputs)))))
+
+
+def test_plain_models_are_bounded_nested_and_sequential_ones_too() -> None:
+    bound = upper_bound(_functional(), 4)
+    # Outputs of a sample: the input 768, 3 x 14x14x8, flattened once more, and 1; four bytes each, twice.
+    outputs = 2 * 4 * (768 + 4 * 14 * 14 * 8 + 1)
+    assert bound is not None
+    assert bound > 4 * outputs
+    larger = upper_bound(_functional(), 8)
+    assert larger is not None
+    assert larger - bound == 4 * outputs
+    sequential = _compiled(keras.Sequential([keras.Input((8,)), layers.Dense(4), layers.Dense(1)]))
+    assert upper_bound(sequential, 4) is not None
+
+
+def test_the_optimizers_state_counts() -> None:
+    model = _functional()
+    adam = upper_bound(model, 1)
+    model.optimizer.build(model.trainable_variables)
+    built = upper_bound(model, 1)
+    assert adam is not None
+    assert built is not None
+    assert 0 < built <= adam
+
+
+@pytest.mark.parametrize("layer", [layers.LSTM(4), layers.MultiHeadAttention(2, 4)])
+def test_layers_that_hold_more_than_their_outputs_say_are_not_bounded(layer: keras.Layer) -> None:
+    inputs = keras.Input((6, 4))
+    outputs = layer(inputs, inputs) if isinstance(layer, layers.MultiHeadAttention) else layer(inputs)
+    assert upper_bound(_compiled(keras.Model(inputs, outputs)), 4) is None
+
+
+def test_unknown_sizes_and_subclassed_models_are_not_bounded() -> None:
+    inputs = keras.Input((None, None, 3))
+    outputs = layers.GlobalAveragePooling2D()(layers.Conv2D(4, 3)(inputs))
+    assert upper_bound(_compiled(keras.Model(inputs, outputs)), 4) is None
+
+    class Own(keras.Model):
+        def call(self, x: object) -> object:
+            return x
+
+    assert upper_bound(_compiled(Own()), 4) is None
+
+
+def test_a_fingerprint_is_of_the_network_not_of_its_names_or_weights() -> None:
+    assert fingerprint(_functional()) == fingerprint(_functional())
+    frozen = _functional()
+    frozen.layers[1].trainable = False
+    other = _compiled(_functional(), "sgd")
+    assert len({fingerprint(_functional()), fingerprint(frozen), fingerprint(other)}) == 3
