@@ -17,7 +17,7 @@ from memfit.estimation.sending import packed
 from memfit.estimation.specs import spec_of
 
 # A quarter of the batch asked about shows what depends on it; larger recordings than this only take longer.
-_LARGEST_RECORDED = 8
+_LARGEST_RECORDED = 16
 
 
 def estimate(
@@ -70,7 +70,10 @@ def estimate(
         )
     payload = packed(model, spec_of(model, data), prepare)
     optimizer = getattr(model.optimizer, "name", "")
+    compiled = bool(model.jit_compile)
     batches = recorded_batches(batch_size)
+    if compiled:
+        batches = batches[-2:]  # XLA compiles the step anew for each
 
     def phase_estimate(phase: str, others: Any) -> Estimate:
         recording = _recorded(payload, batches, phase)
@@ -82,6 +85,7 @@ def estimate(
             weights=Size(sum(v.bytes for v in recording.variables if v.kind == "weights")),
             recorded=batches,
             seconds=_seconds(recording, optimizer),
+            parallel=not compiled,
             device=card,
             others=others,
         )

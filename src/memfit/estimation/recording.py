@@ -1,21 +1,25 @@
 """Recording the allocations of a few small steps, in a process of its own in a generous arena."""
 
 import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from memfit.estimation.sending import unpacked
-from memfit.estimation.specs import Batch, Spec
+from memfit.estimation.specs import Batch, Spec, outputs_of
 from memfit.estimation.trace import Event, mark, traced
 
 PHASES = ("train", "validate", "predict")
 Prepare = Callable[[Any], Any]
-# Steps recorded at the largest batch, whose order is replayed: as many as an estimate's spread is taken from,
-# and the first, in which the optimizer's state comes into being.
-_STEPS_IN_ORDER = 6
-# Steps at the other batches, which only give sizes; the first of them warms up.
-_STEPS_FOR_SIZES = 2
+# Steps recorded at the largest batch, whose orders are replayed. Threads run ops in another order in every step: a
+# small model, whose few large ops may or may not run at the same time, peaks up to 20% higher in one step of thirty
+# than in most, and has quick steps; a large one averages that out, and is recorded as often as the time allows.
+_STEPS_IN_ORDER = range(6, 31)
+_SECONDS_IN_ORDER = 2.0
+# Steps at the other batches, which only give sizes.
+_STEPS_FOR_SIZES = range(2, 3)
+_LOOPS = frozenset({"While", "StatelessWhile"})
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ def record(payload: bytes, batches: tuple[int, ...], phase: str) -> Recording:
     if fresh:
         model.optimizer.build(model.trainable_variables)
     step = _step(model, spec, phase)
-    step(spec.batch(batches[0]))  # TensorFlow optimises the graph in the first call
+    for batch in batches:
+        step(spec.batch(batch))  # TensorFlow optimises, and XLA compiles, in the first call
     with traced() as start:
         if fresh:
             _share_slots(model.optimizer)
@@ -103,7 +108,7 @@ def _build(model: Any, spec: Spec, batch: int, phase: str) -> None:
     outputs = getattr(model, "outputs", None)
     # A custom step may have no use for these calls or fail in them; then the step makes its variables itself.
     with contextlib.suppress(Exception):
-        predicted = spec.like(model.output, batch) if outputs else model(x, training=False)
+        predicted = spec.like(outputs_of(model), batch) if outputs else model(x, training=False)
         model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight)
         model.compute_metrics(x, y, predicted, sample_weight=weight)
 
@@ -123,26 +128,35 @@ def _step(model: Any, spec: Spec, phase: str) -> Callable[[Batch], Any]:
         model.make_train_function()
         return lambda batch: model.train_function(iter([batch]))
     body = {"train": model.train_step, "validate": model.test_step, "predict": model.predict_step}[phase]
-    function = tf.function(lambda data: body(data), reduce_retracing=True, jit_compile=model.jit_compile)
-    if not model.jit_compile:
-        function.get_concrete_function(spec.any_batch())
-    return function
+    plain = tf.autograph.experimental.do_not_convert(lambda data: body(data))  # as Keras has it
+    function = tf.function(plain, reduce_retracing=True, jit_compile=model.jit_compile)
+    if model.jit_compile:
+        return function
+    traced_once = function.get_concrete_function(spec.any_batch())
+    if not any(op.type in _LOOPS for op in traced_once.graph.get_operations()):
+        return function
+    # A loop over time keeps more where it does not know the batch (72 instead of 66 MiB for a bidirectional LSTM),
+    # so it is traced for each batch as train_on_batch does; such steps are small.
+    return tf.function(plain, reduce_retracing=False)
 
 
 def _session(
-    step: Callable[[Batch], Any], spec: Spec, batch: int, count: int
+    step: Callable[[Batch], Any], spec: Spec, batch: int, count: range
 ) -> tuple[Session, dict[str, float]]:
     import tensorflow as tf
 
     data = spec.batch(batch)
-    peaks = []
+    peaks: list[int] = []
     with traced() as trace:
-        for _ in range(count):
+        begin = time.monotonic()
+        while len(peaks) < count.start or (
+            len(peaks) < count.stop - 1 and time.monotonic() - begin < _SECONDS_IN_ORDER
+        ):
             tf.config.experimental.reset_memory_stats("CPU:0")
             step(data)
             peaks.append(int(tf.config.experimental.get_memory_info("CPU:0")["peak"]))
             mark()
-    seconds = {op: total / count for op, total in trace.seconds.items()}
+    seconds = {op: total / len(peaks) for op, total in trace.seconds.items()}
     return Session(batch, tuple(map(tuple, trace.steps)), tuple(peaks)), seconds
 
 

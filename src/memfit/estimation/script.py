@@ -49,7 +49,7 @@ class _Reached(BaseException):
 
 
 def first_fit(path: str | Path, arguments: Sequence[str] = (), *, quiet: bool = False) -> FitCall:
-    """Runs a script as `python path arguments...` does, up to its first fit().
+    """Runs a script as `python path arguments...` does, up to its first `Model.fit` or `memfit.fit`.
 
     Args:
         path: The script.
@@ -81,7 +81,7 @@ def first_fit(path: str | Path, arguments: Sequence[str] = (), *, quiet: bool = 
             f"The script failed before it called fit(): {type(error).__name__}: {error}", received=str(path)
         ) from error
     raise InvalidInput(
-        "The script ended and never called fit() of a Keras model",
+        "The script ended and never called model.fit(...) or memfit.fit(model, ...)",
         received=str(path),
         remedy="Give the script that trains; a custom loop can call memfit.estimate(model, batch_size) itself",
     )
@@ -91,16 +91,18 @@ def first_fit(path: str | Path, arguments: Sequence[str] = (), *, quiet: bool = 
 def _caught_fit() -> Iterator[None]:
     import keras
 
+    import memfit
+
     original = keras.Model.fit
     own = "fit" in vars(keras.Model)
-    signature = inspect.signature(original)
+    ours = vars(memfit).get("fit")
 
     def fit(model: Any, *args: Any, **kwargs: Any) -> None:
-        bound = signature.bind(model, *args, **kwargs)
-        bound.apply_defaults()
-        raise _Reached(FitCall(model, {k: v for k, v in bound.arguments.items() if k != "self"}))
+        raise _Reached(FitCall(model, _bound(original, model, args, kwargs)))
 
     keras.Model.fit = fit
+    # memfit.fit takes the model first and then what Model.fit takes: the same function stands in for both.
+    vars(memfit)["fit"] = fit
     try:
         yield
     finally:
@@ -108,6 +110,18 @@ def _caught_fit() -> Iterator[None]:
             keras.Model.fit = original
         else:
             del keras.Model.fit
+        vars(memfit).pop("fit")
+        if ours is not None:
+            vars(memfit)["fit"] = ours
+
+
+def _bound(fit: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """All arguments by name; those that only memfit.fit has (memory, plan) are kept as well."""
+    signature = inspect.signature(inspect.unwrap(fit))
+    known = {name: value for name, value in kwargs.items() if name in signature.parameters}
+    bound = signature.bind(model, *args, **known)
+    bound.apply_defaults()
+    return {**{name: value for name, value in bound.arguments.items() if name != "self"}, **kwargs}
 
 
 @contextlib.contextmanager

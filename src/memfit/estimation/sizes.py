@@ -7,18 +7,20 @@ from collections.abc import Iterable, Iterator
 from memfit.estimation.recording import Session
 from memfit.estimation.trace import Event
 
-# Who asks: the op, what for, and the how-manieth time in a step. The same asker asks again at every batch size.
-Asker = tuple[str, str, int]
+# Who asks: the op, what for, the tensor's rank and last dimension, and the how-manieth time in a step. The same
+# asker asks again at every batch size.
+Asker = tuple[str, str, str, int]
 # Bytes as a polynomial in the batch: constant, per sample, per pair of samples (a similarity matrix has these).
 Bytes = tuple[float, float, float]
 
 
 def askers(step: Iterable[Event]) -> Iterator[tuple[Event, Asker]]:
     """Yields every allocation of a step with who asks for it."""
-    seen: Counter[tuple[str, str]] = Counter()
+    seen: Counter[tuple[str, str, str]] = Counter()
     for event in step:
         if not event.freed:
-            who = (event.op, event.region)
+            rank = event.shape.count(",")
+            who = (event.op, event.region, f"{rank}:{event.shape.rpartition(',')[2]}" if rank else "")
             yield event, (*who, seen[who])
             seen[who] += 1
 
@@ -35,13 +37,13 @@ def sizes_by_asker(sessions: Iterable[Session], fixed: frozenset[str]) -> dict[A
     found: dict[Asker, Bytes] = {}
     for asker, counts in seen.items():
         points = sorted((batch, seen_bytes.most_common(1)[0][0]) for batch, seen_bytes in counts.items())
-        found[asker] = (
-            _polynomial(points) if len(points) > 1 else _from_shape(*points[0], shapes[asker], fixed)
-        )
+        polynomial = _polynomial(points) if len(points) > 1 else None
+        found[asker] = polynomial or _from_shape(*points[-1], shapes[asker], fixed)
     return found
 
 
-def _polynomial(points: list[tuple[int, int]]) -> Bytes:
+def _polynomial(points: list[tuple[int, int]]) -> Bytes | None:
+    """The line or the parabola through the points; None where they lie on neither."""
     (first, low), (second, middle) = points[-2:]
     slope = (middle - low) / (second - first)
     line = (low - slope * first, slope, 0.0)
@@ -53,7 +55,10 @@ def _polynomial(points: list[tuple[int, int]]) -> Bytes:
     # bend of less than a byte per sample is rounding.
     if bend * second < 1:
         return line
-    return (middle - slope * second + bend * first * second, slope - bend * (first + second), bend)
+    per_sample = slope - bend * (first + second)
+    constant = middle - per_sample * second - bend * second**2
+    # Tensors have no negative parts: points that ask for one belong to different tensors of the same op.
+    return (constant, per_sample, bend) if per_sample > -1 and constant > -1 else None
 
 
 def _from_shape(batch: int, size: int, shape: str, fixed: frozenset[str]) -> Bytes:

@@ -81,6 +81,14 @@ def spec_of(model: Any, data: Any = None) -> Spec:
     return Spec((x, y, None))
 
 
+def outputs_of(model: Any) -> Any:
+    """Returns a model's symbolic outputs in their own structure."""
+    try:
+        return model.output
+    except AttributeError:  # a Sequential model has a list only
+        return model.outputs[0] if len(model.outputs) == 1 else model.outputs
+
+
 def mapped(function: Any, structure: Any) -> Any:
     """Applies a function to every leaf of nested tuples, lists and dicts; None stays None."""
     if structure is None:
@@ -116,7 +124,7 @@ def _targets(model: Any) -> Any:
     """Targets as the compiled loss wants them: class numbers for sparse losses, else shaped like the outputs."""
     import keras
 
-    outputs = model.output
+    outputs = outputs_of(model)
     losses = model.loss
 
     def target(output: Any, loss: Any) -> Leaf:

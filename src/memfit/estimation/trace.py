@@ -1,5 +1,6 @@
 """The allocator's own events of some steps, as TensorFlow's profiler writes them."""
 
+import re
 import tempfile
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from memfit.estimation.private_apis import read_xspace
 _ALLOCATOR = "bfc_cpu_allocator_for_gpu"  # the arena's name in TensorFlow, whatever the device
 
 _MARK = "memfit-mark"
+# A compiled function is numbered anew for every batch size.
+_NUMBERED = re.compile(r"^(__inference_.*)_\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ def _event(event: Any, texts: dict[int, str], *, freed: bool) -> Event | None:
         values["addr"],
         values["requested_bytes"],
         values["allocation_bytes"],
-        values.get("tf_op", ""),
+        _NUMBERED.sub(r"\1", values.get("tf_op", "")),
         values.get("region_type", ""),
         values.get("shape", ""),
         freed,

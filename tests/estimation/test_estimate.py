@@ -1,0 +1,201 @@
+"""Estimates of small models, held against what TensorFlow's allocator measures."""
+
+import os
+import random
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import memfit
+from memfit.budgets.errors import InvalidInput, ProcessDied
+from memfit.budgets.isolation import isolated
+from memfit.estimation.estimate import Estimate
+from memfit.estimation.naming import KINDS
+
+BATCH = 64
+
+
+def _cnn() -> Any:
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((32, 32, 3)),
+            layers.Conv2D(32, 3, padding="same", activation="relu", name="first"),
+            layers.BatchNormalization(name="norm"),
+            layers.Conv2D(64, 3, padding="same", activation="relu", name="second"),
+            layers.GlobalAveragePooling2D(),
+            layers.Dropout(0.3, seed=1),
+            layers.Dense(10, name="head"),
+        ]
+    )
+    model.compile("adam", "mse", jit_compile=False)
+    return model
+
+
+def _measured(build: Any, batch: int) -> int:
+    model = build()
+    x, y = np.ones((batch, 32, 32, 3), "float32"), np.ones((batch, 10), "float32")
+    for _ in range(5):
+        model.train_on_batch(x, y)
+    return int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return _cnn()
+
+
+@pytest.fixture(scope="module")
+def before(model) -> dict[str, Any]:
+    keras.utils.set_random_seed(3)
+    return _state(model)
+
+
+@pytest.fixture(scope="module")
+def est(model, before) -> Estimate:
+    return memfit.estimate(model, batch_size=BATCH)
+
+
+def _state(model: Any) -> dict[str, Any]:
+    return {
+        "weights": [keras.ops.convert_to_numpy(v) for v in model.variables],
+        "optimizer": [keras.ops.convert_to_numpy(v) for v in model.optimizer.variables],
+        "built": model.optimizer.built,
+        "functions": (model.train_function, model.test_function, model.predict_function),
+        "python seed": random.getstate(),
+        "numpy seed": np.random.get_state()[1].tolist(),
+        "keras seed": keras.random.SeedGenerator,
+        "floatx": keras.config.floatx(),
+        "policy": keras.config.dtype_policy().name,
+    }
+
+
+def test_nothing_of_the_model_and_the_seeds_changes(model, before, est):
+    after = _state(model)
+    for part in ("weights", "optimizer"):
+        assert len(after[part]) == len(before[part])
+        assert all(np.array_equal(a, b) for a, b in zip(after.pop(part), before.pop(part), strict=True))
+    assert after == before
+
+
+def test_the_peak_is_the_one_that_is_measured(est):
+    measured = isolated(_measured, _cnn, BATCH, memory="4GiB")
+    assert est.peak == pytest.approx(measured, rel=0.1)
+    assert max(est.recorded) <= BATCH / 4
+
+
+def test_a_run_capped_at_what_is_needed_completes(est):
+    assert isolated(_measured, _cnn, BATCH, memory=int(est.needed)) <= est.needed
+    assert 0 <= est.margin < 0.25
+
+
+def test_the_kinds_add_up_to_the_peak(est):
+    assert tuple(est.breakdown) == KINDS
+    assert sum(est.breakdown.values()) == est.peak
+    assert est.breakdown["weights"] == sum(
+        v.value.dtype.size * int(np.prod(v.shape)) for v in _cnn().variables
+    )
+    assert est.breakdown["activations"] > est.breakdown["weights"]
+
+
+def test_the_largest_tensors_name_their_layers(est):
+    largest = est.top(6)
+    assert [t.bytes for t in largest] == sorted((t.bytes for t in largest), reverse=True)
+    assert {"first", "second", "norm"} & {t.layer for t in largest}
+
+
+def test_another_batch_size_comes_from_the_same_recording(est):
+    assert est.at(16).peak < est.at(32).peak < est.at(256).peak
+    assert est.at(BATCH).peak == est.peak
+
+
+def test_the_largest_batch_fits_and_the_next_does_not(est):
+    largest = est.max_batch("64MiB")
+    assert est.at(largest).fits("64MiB")
+    assert not est.at(largest + 1).fits("64MiB")
+    assert est.max_batch("1MiB") == 0
+
+
+def test_validation_and_prediction_need_less_than_training(est):
+    assert est.predict.peak <= est.validate.peak < est.peak
+    assert est.validate.phase == "validate"
+    assert est.validate.batch_size == BATCH
+
+
+def test_it_prints_as_a_table_whose_parts_add_up(est):
+    text = str(est)
+    assert f"peak {est.peak}" in text
+    assert "recorded on this CPU" in text
+    assert est.to_json()["peak"] == sum(est.to_json()["breakdown"].values())
+
+
+def test_the_plot_is_one_file_without_addresses_of_scripts(est, tmp_path):
+    page = est.plot(tmp_path / "peak.html", memory="64MiB").read_text()
+    assert "<script src=" not in page
+    assert "activations" in page
+    assert "budget 64 MiB" in page
+
+
+class Odd(keras.Model):
+    """No get_config, layers in containers, a step of its own, targets inside the inputs."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.parts = {"in": keras.layers.Dense(width, activation="relu"), "out": keras.layers.Dense(8)}
+
+    def call(self, x: Any) -> Any:
+        return self.parts["out"](self.parts["in"](x))
+
+    def train_step(self, data: Any) -> Any:
+        x = data[0] if isinstance(data, tuple) else data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x, training=True) - x))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+def test_a_subclassed_model_with_its_own_step_and_a_prepared_one_are_estimated():
+    model = Odd(512)
+    model.compile("sgd")
+    data = np.ones((4, 8), "float32")
+    plain = memfit.estimate(model, 1024, data=data)
+    assert plain.breakdown["activations"] >= 1024 * 512 * 4
+
+    def widen(copy: Any) -> None:
+        copy.parts["in"] = keras.layers.Dense(1024, activation="relu")
+
+    wide = memfit.estimate(model, 1024, data=data, prepare=widen)
+    assert wide.breakdown["activations"] >= 1024 * 1024 * 4
+    assert not model.built
+
+
+def test_a_crash_while_recording_does_not_end_the_caller(model):
+    with pytest.raises(ProcessDied, match="SIGABRT"):
+        memfit.estimate(model, 8, prepare=lambda copy: os.abort())
+
+
+@pytest.mark.parametrize("batch", [0, -1, 2.5, True])
+def test_a_batch_is_a_positive_whole_number(model, batch):
+    with pytest.raises(InvalidInput, match="at least one sample"):
+        memfit.estimate(model, batch)
+
+
+def test_an_uncompiled_model_is_refused_in_one_sentence():
+    with pytest.raises(InvalidInput, match="must be compiled"):
+        memfit.estimate(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]), 8)
+
+
+def test_unknown_shapes_are_refused_with_the_remedy():
+    inputs = keras.Input((None, 3))
+    model = keras.Model(inputs, keras.layers.LSTM(4)(inputs))
+    model.compile("adam", "mse")
+    with pytest.raises(InvalidInput, match="data="):
+        memfit.estimate(model, 8)
+    odd = Odd(4)
+    odd.compile("adam", "mse")
+    with pytest.raises(InvalidInput, match="data="):
+        memfit.estimate(odd, 8)
