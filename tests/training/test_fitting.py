@@ -124,6 +124,22 @@ def test_the_model_has_its_own_step_back_whatever_happens() -> None:
     assert model.train_step.__func__ is keras.Model.train_step
 
 
+def test_where_no_plan_can_be_made_and_no_memory_was_asked_for_it_trains_as_stock_keras() -> None:
+    model = linear()
+    history = memfit.fit(model, generated(), steps_per_epoch=2, shuffle=False, verbose=0)
+    assert history.memory.plan is None
+    assert "no plan could be made" in history.memory.events[0]
+    with pytest.raises(memfit.InvalidInput, match="plan="):
+        memfit.fit(model, generated(), steps_per_epoch=2, verbose=0, memory="1GiB")
+
+
+def test_a_job_that_clearly_fits_is_planned_without_a_lever() -> None:
+    history = memfit.fit(linear(), X, Y, verbose=0)
+    assert history.memory.plan.changes_nothing
+    assert history.memory.to_json()["plan"]["batch_size"] == 32
+    assert "measured peak" in repr(history.memory)
+
+
 def test_a_nan_loss_goes_where_keras_lets_it_go() -> None:
     make = lambda: linear(optimizer=keras.optimizers.SGD(1e20))  # noqa: E731
     fit = lambda: {"x": X, "y": Y, "epochs": 4, "callbacks": [keras.callbacks.TerminateOnNaN()]}  # noqa: E731

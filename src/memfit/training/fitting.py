@@ -4,8 +4,9 @@ from typing import Any
 
 import keras
 
-from memfit.budgets.errors import InvalidInput
+from memfit.budgets.errors import InvalidInput, MemfitError
 from memfit.planning.plan import Plan
+from memfit.planning.refusal import DoesNotFit
 from memfit.planning.searching import plan as search
 from memfit.training import private_apis
 from memfit.training.batches import batch_size_of, check_not_empty, first_samples
@@ -53,6 +54,7 @@ def fit(
         Keras's `History`; its attribute `memory` is the `Run`.
 
     Raises:
+        DoesNotFit: If no allowed plan fits; it says what would.
         InvalidInput: If the arguments contradict each other, the data is empty, or the plan does not suit the
             model. The model is then as it was.
     """
@@ -63,9 +65,16 @@ def fit(
             "A plan says the memory it was made for, so give `plan` or `memory`, not both",
             received=f"plan=..., memory={memory!r}",
         )
-    if plan is None and model.compiled:  # Keras says best that a model is not compiled
-        plan = _planned(model, x, y, batch_size, memory, allow, validation_batch_size)
     events: tuple[str, ...] = ()
+    if plan is None and model.compiled:  # Keras says best that a model is not compiled
+        try:
+            plan = _planned(model, x, y, batch_size, memory, allow, validation_batch_size)
+        except DoesNotFit:
+            raise
+        except MemfitError as error:
+            if memory is not None:
+                raise
+            events = (f"Trained as stock Keras, because no plan could be made: {error}",)
     if plan is not None:
         check_plan(model, plan)
         batch_size = _batch_size_with(plan, x, batch_size)
@@ -107,15 +116,9 @@ def _planned(
     memory: int | str | None,
     allow: str,
     validation_batch_size: int | None,
-) -> Plan | None:
-    """Makes a plan; None where the batch size cannot be known and no memory was asked for."""
+) -> Plan:
     data = x if private_apis.batches_itself(x) else (x, y)
-    try:
-        samples = batch_size_of(x, batch_size)
-    except InvalidInput:
-        if memory is None:
-            return None
-        raise
+    samples = batch_size_of(x, batch_size)
     return search(model, samples, memory, allow, data=data, validation_batch_size=validation_batch_size)
 
 
