@@ -101,7 +101,7 @@ def _mixed_precision(job: Job, figures: Figures, chosen: Candidate, stock: bool)
 def _validation(validation_batch: int | None) -> Lever:
     name = "smaller validation batches"
     if validation_batch is None:
-        return Lever(name, Fidelity.EXACT, used=False, why="validation fits in whole batches")
+        return Lever(name, Fidelity.EXACT, used=False, why="not needed")
     setting = f"slices of {validation_batch}"
     return Lever(
         name, Fidelity.EXACT, used=True, setting=setting, why="a whole validation batch would not fit"

@@ -8,6 +8,7 @@ from memfit.budgets.budget import budget
 from memfit.budgets.errors import InvalidInput
 from memfit.budgets.size import Size
 from memfit.estimation.estimating import estimate
+from memfit.estimation.specs import spec_of
 from memfit.planning import micro_batches, mixed_precision
 from memfit.planning.bound import upper_bound
 from memfit.planning.candidates import Candidate, Figures, best, candidates
@@ -47,7 +48,7 @@ def plan(
         memory: What the job may take on its device, such as "8GiB" or "80%"; None for what is free there.
         allow: The farthest that the plan may go: "exact", "near", "precision" or "model".
         data: An example of the training data (or the dataset), where the model does not tell its inputs.
-        validation_batch_size: Samples in a validation batch; None for `batch_size`.
+        validation_batch_size: Samples in a validation batch; None where there is no validation.
 
     Returns:
         The plan; print it, or give it to `memfit.fit(..., plan=plan)`.
@@ -88,6 +89,7 @@ class _Search:
         self.validation_batch_size = validation_batch_size
         self.estimate = estimate(model, batch_size=self.reference, data=data)
         self.margin = self.estimate.margin
+        self.inputs = _bytes(spec_of(model, data).batch(1))
         self.micro_fidelity, _ = micro_batches.fidelity(model)
         self.can_micro_batch = micro_batches.why_not(model) is None
         self.policy = mixed_precision.policy() if mixed_precision.why_not(model) is None else None
@@ -117,7 +119,7 @@ class _Search:
             peak=lambda size: int(self._peak(size) * (1 + self.margin)),
             activations=self._activations,
             gradients=4 * sum(math.prod(weight.shape) for weight in self.model.trainable_variables),
-            inputs=int(self.estimate.breakdown["inputs"]) // self.reference,
+            inputs=self.inputs,
             fixed_time=_FIXED_TIME,
         )
 
@@ -179,7 +181,7 @@ class _Search:
 
     def _made(self, batch_size: int, chosen: Candidate) -> Plan:
         job = Job(self.model, batch_size, self.memory, self.allow, self.no_segments)
-        validation_batch = self._validation_batch(batch_size)
+        validation_batch = self._validation_batch()
         margin = int(self._peak(chosen.micro_batch or batch_size) * self.margin)
         return Plan(
             model=fingerprint(self.model),
@@ -198,16 +200,25 @@ class _Search:
             levers=levers(job, self.figures, chosen, validation_batch),
         )
 
-    def _validation_batch(self, batch_size: int) -> int | None:
+    def _validation_batch(self) -> int | None:
         """The largest slices in which a validation batch fits; None where it fits whole."""
-        whole = self.validation_batch_size or batch_size
+        whole = self.validation_batch_size
         # A validation step takes less than a training step; it is recorded only where that does not settle it.
-        if self.figures.peak(whole) <= self.memory:
+        if whole is None or self.figures.peak(whole) <= self.memory:
             return None
         for size in (whole, *micro_batches.sizes(whole)):
             if self.estimate.validate.at(size).peak * (1 + self.margin) <= self.memory:
                 return None if size == whole else size
         return 1
+
+
+def _bytes(batch: Any) -> int:
+    """Bytes of the arrays in a nested structure."""
+    if isinstance(batch, dict):
+        return sum(map(_bytes, batch.values()))
+    if isinstance(batch, tuple | list):
+        return sum(map(_bytes, batch))
+    return 0 if batch is None else int(batch.nbytes)
 
 
 def _memory(memory: int | str | None) -> Size:
