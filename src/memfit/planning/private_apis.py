@@ -68,3 +68,12 @@ def clone(op: Any, inputs: Sequence[Any]) -> Any:
     )
     copy._original_op = op._original_op
     return copy
+
+
+def copy_mask(source: Any, target: Any) -> None:
+    """Gives a tensor the mask that Keras attached to another."""
+    from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+
+    mask = get_keras_mask(source)
+    if mask is not None:
+        set_keras_mask(target, mask)

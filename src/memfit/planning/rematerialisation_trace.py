@@ -94,6 +94,7 @@ def read(forward: Sequence[Any], backward: Sequence[Any], scope: str) -> Trace:
     """Turns the ops of a graph into a trace; the names of forward ops are relative to `scope`."""
     index = {op: place for place, op in enumerate([*forward, *backward])}
     levels = _levels(forward, backward)
+    of_weights = _of_weights(forward)
     ops = [
         Op(
             name=op.name.removeprefix(scope),
@@ -101,7 +102,7 @@ def read(forward: Sequence[Any], backward: Sequence[Any], scope: str) -> Trace:
             inputs=tuple((index.get(tensor.op, -1), tensor.value_index) for tensor in op.inputs),
             sizes=tuple(_bytes(output) for output in op.outputs),
             cost=cost(op),
-            recomputable=place < len(forward) and _is_pure(op),
+            recomputable=place < len(forward) and op not in of_weights and _is_pure(op),
             level=levels[op],
         )
         for op, place in index.items()
@@ -195,6 +196,22 @@ def trainable_values(model: Any) -> list[Any]:
 
 def differentiable(tensors: Sequence[Any]) -> list[Any]:
     return [tensor for tensor in tensors if tensor.dtype.is_floating or tensor.dtype.is_complex]
+
+
+def _of_weights(forward: Sequence[Any]) -> set[Any]:
+    """Finds the ops that follow from weights and constants alone, such as casts: they are no activations.
+
+    Random numbers follow from their seeds alone, but they are as large as activations.
+    """
+    found: set[Any] = set()
+    for op in forward:
+        if op.type in ("ReadVariableOp", "Const") or (
+            op.inputs
+            and not op.type.startswith("Stateless")
+            and all(tensor.op in found for tensor in op.inputs)
+        ):
+            found.add(op)
+    return found
 
 
 def _bytes(tensor: Any) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memfit.planning.private_apis import added_losses, gradients, set_added_loss
+from memfit.planning.private_apis import added_losses, copy_mask, gradients, set_added_loss
 from memfit.planning.rematerialisation_segments import Segments
 from memfit.planning.rematerialisation_trace import ops_of, trainable_values
 from memfit.training.rematerialisation_rewrite import check_names, recompute_in_backward_pass
@@ -105,7 +105,5 @@ def _with_masks(y: Any, outputs: Sequence[Any]) -> Any:
     import tensorflow as tf
 
     for old, new in zip(tf.nest.flatten(y), outputs, strict=True):
-        mask = getattr(old, "_keras_mask", None)
-        if mask is not None:
-            new._keras_mask = mask
+        copy_mask(old, new)
     return tf.nest.pack_sequence_as(y, list(outputs))
