@@ -226,3 +226,11 @@ def test_a_custom_train_step_is_still_validated_in_parts() -> None:
     model.compile("sgd", "mse")
     history = memfit.fit(model, X, Y, verbose=0, validation_data=(X, Y), plan=levers(model, 32, None, 8))
     assert history.history["val_loss"][0] == pytest.approx(model.evaluate(X, Y, verbose=0), rel=1e-5)
+
+
+def test_the_record_of_a_monitor_among_the_callbacks_is_part_of_the_run() -> None:
+    monitor = memfit.MemoryMonitor()
+    history = memfit.fit(linear(), X, Y, epochs=2, verbose=0, callbacks=[monitor])
+    assert history.memory.monitored == monitor.record
+    assert len(history.memory.to_json()["monitored"]["phases"]) == 2
+    assert memfit.fit(linear(), X, Y, verbose=0).memory.monitored is None

@@ -77,11 +77,12 @@ class Plan:
         return self.micro_batch is None and self.segments is None and self.precision is None
 
     def __repr__(self) -> str:
+        known = "at most" if self.source.startswith("upper bound") else "predicted"
         facts: list[list[object]] = [
             ["batch", self.batch_size],
             ["memory", self.memory],
-            ["stock peak", f"{self.stock} (predicted)"],
-            ["planned peak", f"{self.predicted} (predicted; {self.margin} kept free)"],
+            ["stock peak", f"{self.stock} ({known})"],
+            ["planned peak", f"{self.predicted} ({known}; {self.margin} kept free)"],
             ["step time", f"{self.time:.2f}x stock's (predicted)"],
             [
                 "fidelity",

@@ -10,9 +10,11 @@ from memfit.planning.refusal import DoesNotFit
 from memfit.planning.searching import plan as search
 from memfit.training import private_apis
 from memfit.training.batches import batch_size_of, check_not_empty, first_samples
+from memfit.training.monitoring import monitored
+from memfit.training.monitoring_peaks import PeakMeter, device_name
 from memfit.training.planned_steps import check_losses, check_plan, planned_steps
 from memfit.training.precision import lowered
-from memfit.training.run import Run, measured_peak
+from memfit.training.run import Run
 from memfit.training.steps import check_model, installed
 
 
@@ -68,7 +70,8 @@ def fit(
     events: tuple[str, ...] = ()
     if plan is None and model.compiled:  # Keras says best that a model is not compiled
         try:
-            plan = _planned(model, x, y, batch_size, memory, allow, validation_batch_size)
+            validates = validation_data is not None or bool(validation_split)
+            plan = _planned(model, x, y, batch_size, memory, allow, validates, validation_batch_size)
         except DoesNotFit:
             raise
         except MemfitError as error:
@@ -84,7 +87,7 @@ def fit(
     with (
         lowered(model, precision),
         installed(model, train_step=train_step, test_step=test_step),
-        measured_peak() as peak,
+        PeakMeter(device_name()) as meter,
     ):
         history = model.fit(
             x=x,
@@ -104,7 +107,13 @@ def fit(
             validation_batch_size=validation_batch_size,
             validation_freq=validation_freq,
         )
-    history.memory = Run(plan, None if plan is None else plan.predicted, peak.size, events)
+    history.memory = Run(
+        plan=plan,
+        predicted=None if plan is None else plan.predicted,
+        measured=meter.peak or None,
+        events=events,
+        monitored=monitored(callbacks),
+    )
     return history
 
 
@@ -115,11 +124,13 @@ def _planned(
     batch_size: int | None,
     memory: int | str | None,
     allow: str,
+    validates: bool,
     validation_batch_size: int | None,
 ) -> Plan:
     data = x if private_apis.batches_itself(x) else (x, y)
     samples = batch_size_of(x, batch_size)
-    return search(model, samples, memory, allow, data=data, validation_batch_size=validation_batch_size)
+    validation = (validation_batch_size or samples) if validates else None
+    return search(model, samples, memory, allow, data=data, validation_batch_size=validation)
 
 
 def _batch_size_with(plan: Plan, x: Any, batch_size: int | None) -> int | None:

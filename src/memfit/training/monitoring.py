@@ -177,3 +177,11 @@ class MemoryMonitor(keras.callbacks.ProgbarLogger):
         growth = Growth(where, Size(per_epoch), epochs, what)
         self._growths.append(growth)
         _log.warning("%s", growth)
+
+
+def monitored(callbacks: Any) -> MemoryRecord | None:
+    """Returns the record of the first monitor among the callbacks of a `fit`; None where there is none."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks = callbacks.callbacks
+    each = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    return next((callback.record for callback in each if isinstance(callback, MemoryMonitor)), None)

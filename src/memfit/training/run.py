@@ -1,12 +1,11 @@
 """The record of a training: the plan, the predicted and the measured peak, and what happened."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from memfit.budgets.size import Size
 from memfit.tables import table
+from memfit.training.monitoring_record import MemoryRecord
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,12 +18,14 @@ class Run:
         measured: The peak that TensorFlow's allocator measured on the device, or None where it does not count
             (a CPU outside of an arena).
         events: What happened on the way, in order, as sentences.
+        monitored: The record of a `MemoryMonitor` among the callbacks, or None.
     """
 
     plan: Any = None
     predicted: Size | None = None
     measured: Size | None = None
     events: tuple[str, ...] = ()
+    monitored: MemoryRecord | None = None
 
     def __repr__(self) -> str:
         rows: list[list[object]] = [
@@ -41,25 +42,5 @@ class Run:
             "predicted": None if self.predicted is None else int(self.predicted),
             "measured": None if self.measured is None else int(self.measured),
             "events": list(self.events),
+            "monitored": None if self.monitored is None else self.monitored.to_json(),
         }
-
-
-class Peak:
-    """The highest memory use of a device during a `with` block; `size` is None where it is not counted."""
-
-    size: Size | None = None
-
-
-@contextmanager
-def measured_peak() -> Iterator[Peak]:
-    """Measures the peak of the device that trains: the first GPU, or the arena."""
-    import tensorflow as tf
-
-    device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
-    peak = Peak()
-    tf.config.experimental.reset_memory_stats(device)
-    try:
-        yield peak
-    finally:
-        # An allocator that does not count (the CPU's, outside of an arena) says 0.
-        peak.size = Size(int(tf.config.experimental.get_memory_info(device)["peak"])) or None
