@@ -242,9 +242,10 @@ def test_training_is_the_same_in_mixed_precision() -> None:
         model = u_net()
     finally:
         keras.config.set_dtype_policy("float32")
+    # bfloat16 has steps of 4e-3, and oneDNN fuses other ops in a graph with more readers.
     stock = train(model, model, in_a_graph)
     assert_same(
-        model, stock, train(model, rematerialised(model, smallest(model)), in_a_graph), rtol=1e-4, atol=1e-5
+        model, stock, train(model, rematerialised(model, smallest(model)), in_a_graph), rtol=2e-3, atol=2e-3
     )
 
 

@@ -97,12 +97,18 @@ class _Chooser:
         steps = self._cheapest(aim)
         if steps is None:
             return None
-        starts = tuple(self.choices.cuts[step.start] for step in steps if step.start)
+        starts = tuple(self._first_op(self.choices.cuts[step.start]) for step in steps if step.start)
         kept: set[Tensor] = set(self.choices.small)
         for step in steps:
             kept |= set(step.option.inside) if step.option else set()
             kept |= self.choices.alive[self.choices.cuts[step.start]]
         return self._segments(kept, starts)
+
+    def _first_op(self, place: int) -> int:
+        """Skips constants and captured variables, which a graph has only once, wherever they were first read."""
+        while self.trace.ops[place].type in ("Placeholder", "Const", "ReadVariableOp"):
+            place += 1
+        return place
 
     def smallest(self) -> Size:
         aims = [self.within(ratio * self.stock) for ratio in (*_RATIOS, 0.09, 0.06)]
