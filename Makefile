@@ -5,7 +5,7 @@ OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest check bench-data bench-fit bench-monitor bench-remat format clean
+.PHONY: help demo test test-oldest check bench-data bench-estimate bench-fit bench-monitor bench-remat format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -40,6 +40,9 @@ check: $(VENV)/installed  ## format, lint, types, import rules, wheel
 
 bench-data: $(VENV)/installed  ## time and memory of feeding data, against Keras and plain tf.data
 	@$(BIN)/python benchmarks/data/bench.py
+
+bench-estimate: $(VENV)/installed  ## predicted peaks against measured ones, and runs capped at the prediction
+	@$(BIN)/python benchmarks/estimate/run.py
 
 bench-fit: $(VENV)/installed  ## a job that fits, and micro-batches, against stock Keras
 	@$(BIN)/python benchmarks/fit/job_that_fits.py

@@ -89,7 +89,7 @@ def test_the_peak_is_the_one_that_is_measured(est):
 
 def test_a_run_capped_at_what_is_needed_completes(est):
     assert isolated(_measured, _cnn, BATCH, memory=int(est.needed)) <= est.needed
-    assert 0 <= est.margin < 0.25
+    assert 0 <= est.margin < 0.2
 
 
 def test_the_kinds_add_up_to_the_peak(est):
@@ -120,7 +120,8 @@ def test_the_largest_batch_fits_and_the_next_does_not(est):
 
 
 def test_validation_and_prediction_need_less_than_training(est):
-    assert est.predict.peak <= est.validate.peak < est.peak
+    assert est.predict.peak < est.peak
+    assert est.validate.peak < est.peak
     assert est.validate.phase == "validate"
     assert est.validate.batch_size == BATCH
 

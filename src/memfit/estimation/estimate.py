@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from memfit.estimation.replay import Allocation, Moment, Script, moment, peaks
 from memfit.tables import table
 
 _MIB = 2**20
-# Nine in ten predictions of benchmarks/estimate are nearer than this to the peak that is measured.
+# What a prediction may be off: the orders that were recorded are not all there are.
 _PREDICTION_ERROR = 0.05
+# Of how many steps the peak is the largest to expect; a longer training sees more orders, see `spread`.
+_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -65,27 +68,34 @@ class Estimate:
         """Bytes and position in the script's order of the peak of each replayed step."""
         return peaks(self.script, self.batch_size)
 
+    @cached_property
+    def peak_step(self) -> int:
+        """The replayed step that stands for the estimate: its peak is the largest to expect in five steps."""
+        sizes = sorted(size for size, _ in self.peak_positions)
+        total = comb(len(sizes), _STEPS)
+        expected = sum(size * comb(rank, _STEPS - 1) for rank, size in enumerate(sizes)) / total
+        return min(range(len(sizes)), key=lambda step: abs(self.peak_positions[step][0] - expected))
+
     @property
     def peak(self) -> Size:
-        """The largest peak of the replayed steps: what TensorFlow would report as peak bytes in use."""
-        return Size(max(self.peak_positions)[0])
+        """The largest peak to expect in five steps: what TensorFlow would report as peak bytes in use."""
+        return Size(self.peak_positions[self.peak_step][0])
 
     @property
     def spread(self) -> tuple[Size, Size]:
         """The lowest and the highest peak of a step: threads run ops in another order in every step."""
-        steady = [size for size, _ in self.peak_positions[1:]] or [self.peak_positions[0][0]]
+        steady = [size for size, _ in self.peak_positions[1:]]
         return Size(min(steady)), Size(max(steady))
 
     @cached_property
     def needed(self) -> Size:
         """The memory to run it in: the peak, and what another order of ops and the allocator's gaps may add."""
-        low, high = self.spread
-        room = max(high - low, int(_PREDICTION_ERROR * self.peak)) if self.parallel else 0
         gaps = self._smallest_cap()
-        # With several threads an allocation that finds no room waits until another thread frees some, so gaps
-        # cost time before they cost memory. One compiled step has nobody to wait for.
-        needed = min(gaps, self.peak + room) if self.parallel else gaps
-        return Size(-(-max(needed, self.peak) // _MIB) * _MIB + self._guessed)
+        if self.parallel:
+            # With several threads an allocation that finds no room waits until another thread frees some, so
+            # gaps cost time before they cost memory. One compiled step has nobody to wait for.
+            gaps = min(gaps, max(self.spread[1], int((1 + _PREDICTION_ERROR) * self.peak)))
+        return Size(-(-max(gaps, self.peak) // _MIB) * _MIB + self._guessed)
 
     def _smallest_cap(self) -> int:
         """The smallest limit under which the replayed steps complete in the very order they were recorded in."""
@@ -117,7 +127,7 @@ class Estimate:
 
     @cached_property
     def _at_peak(self) -> Moment:
-        return moment(self.script, self.batch_size, max(self.peak_positions)[1])
+        return moment(self.script, self.batch_size, self.peak_positions[self.peak_step][1])
 
     @cached_property
     def breakdown(self) -> Mapping[str, Size]:

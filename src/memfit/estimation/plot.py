@@ -33,7 +33,7 @@ def write_plot(estimate: "Estimate", path: Path, memory: Size | None) -> Path:
     import plotly.graph_objects as go
 
     positions = estimate.peak_positions
-    step = max(range(len(positions)), key=lambda index: positions[index][0])
+    step = estimate.peak_step
     begin = estimate.script.ends[step]
     seen = course(estimate.script, estimate.batch_size, step)
     top = positions[step][1] - begin
@@ -68,7 +68,7 @@ def write_plot(estimate: "Estimate", path: Path, memory: Size | None) -> Path:
 def _layers(estimate: "Estimate") -> str:
     """The layers that hold most at the peak, as lines for a hover."""
     sums: Counter[str] = Counter()
-    found = moment(estimate.script, estimate.batch_size, max(estimate.peak_positions)[1])
+    found = moment(estimate.script, estimate.batch_size, estimate.peak_positions[estimate.peak_step][1])
     for allocation, asked, _ in found.living:
         if allocation.layer:
             sums[allocation.layer] += asked
