@@ -90,12 +90,11 @@ class Estimate:
     @cached_property
     def needed(self) -> Size:
         """The memory to run it in: the peak, and what another order of ops and the allocator's gaps may add."""
-        gaps = self._smallest_cap()
-        if self.parallel:
-            # With several threads an allocation that finds no room waits until another thread frees some, so
-            # gaps cost time before they cost memory. One compiled step has nobody to wait for.
-            gaps = min(gaps, max(self.spread[1], int((1 + _PREDICTION_ERROR) * self.peak)))
-        return Size(-(-max(gaps, self.peak) // _MIB) * _MIB + self._guessed)
+        # With several threads an allocation that finds no room waits until another thread frees some, so gaps cost
+        # time before they cost memory. One compiled step has nobody to wait for.
+        by_order = max(self.spread[1], int((1 + _PREDICTION_ERROR) * self.peak))
+        needed = by_order if self.parallel else self._smallest_cap()
+        return Size(-(-needed // _MIB) * _MIB + self._guessed)
 
     def _smallest_cap(self) -> int:
         """The smallest limit under which the replayed steps complete in the very order they were recorded in."""
