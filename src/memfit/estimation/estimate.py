@@ -135,12 +135,18 @@ class Estimate:
         for allocation, asked, occupied in self._at_peak.living:
             sums[allocation.kind] += asked
             sums["rounding"] += occupied - asked
-        # An update may move a weight or a slot to a new buffer, and the buffer does not say which: their sum is
-        # seen, and the weights' part of it is known.
+        return self.with_known_weights(sums)
+
+    def with_known_weights(self, sums: Mapping[str, int]) -> dict[str, Size]:
+        """Returns sums by kind with the weights' part right.
+
+        An update may move a weight or a slot to a new buffer, and the buffer does not say which: their sum is seen,
+        and the weights' part of it is known.
+        """
         kept = sums["weights"] + sums["optimizer state"]
-        sums["weights"] = min(kept, self.weights)
-        sums["optimizer state"] = kept - sums["weights"]
-        return {kind: Size(sums[kind]) for kind in KINDS}
+        weights = min(kept, self.weights)
+        parts = {**sums, "weights": weights, "optimizer state": kept - weights}
+        return {kind: Size(parts.get(kind, 0)) for kind in KINDS}
 
     def top(self, count: int = 10) -> tuple[Tensor, ...]:
         """Returns the largest tensors that are alive at the peak."""

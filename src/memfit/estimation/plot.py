@@ -35,7 +35,7 @@ def write_plot(estimate: "Estimate", path: Path, memory: Size | None) -> Path:
     positions = estimate.peak_positions
     step = estimate.peak_step
     begin = estimate.script.ends[step]
-    seen = course(estimate.script, estimate.batch_size, step)
+    seen = [estimate.with_known_weights(sums) for sums in course(estimate.script, estimate.batch_size, step)]
     top = positions[step][1] - begin
     shown = sorted({*range(0, len(seen), max(1, len(seen) // _POINTS)), top})
     figure = go.Figure()
