@@ -12,10 +12,6 @@ from memfit.data.pipeline import Pipeline
 from memfit.data.private_apis import let_go_of_pages
 from memfit.data.sizing import batches_ahead, host_share
 
-# How much of a memory-mapped array may have been read before its pages are let go of. The kernel maps pages around
-# those that are read: after 64 MiB of random rows of a 256 MiB file, 237 MiB of it were mapped.
-_MAPPED_BYTES = 8 * 2**20
-
 
 def arrays(
     x: Any,
@@ -70,16 +66,12 @@ def arrays(
     share = host_share(memory)
     ahead = batches_ahead(share, batch_bytes)
 
-    gathered = 0
-
     def gather(numbers: Any) -> list[Any]:
-        nonlocal gathered
         rows = [_rows(array, numbers, dtype) for array, dtype in zip(flat, dtypes, strict=True)]
-        gathered += sum(part.nbytes for part in rows)
-        if gathered >= _MAPPED_BYTES:
-            gathered = 0
-            for array in flat:
-                let_go_of_pages(array)
+        # After every batch: the kernel maps far more than what is read (after 64 MiB of random rows of a 256 MiB
+        # file, 237 MiB of it).
+        for array in flat:
+            let_go_of_pages(array)
         return rows
 
     def batch_of(numbers: Any) -> Any:
