@@ -1,3 +1,5 @@
+import math
+
 import keras
 import pytest
 
@@ -41,11 +43,24 @@ def test_the_optimizers_state_counts() -> None:
     assert 0 < built <= adam
 
 
-@pytest.mark.parametrize("layer", [layers.LSTM(4), layers.MultiHeadAttention(2, 4)])
-def test_layers_that_hold_more_than_their_outputs_say_are_not_bounded(layer: keras.Layer) -> None:
-    inputs = keras.Input((6, 4))
+@pytest.mark.parametrize(
+    "layer", [layers.LSTM(4), layers.Bidirectional(layers.GRU(4)), layers.MultiHeadAttention(2, 4)]
+)
+def test_what_layers_hold_inside_counts(layer: keras.Layer) -> None:
+    inputs = keras.Input((600, 4))
     outputs = layer(inputs, inputs) if isinstance(layer, layers.MultiHeadAttention) else layer(inputs)
-    assert upper_bound(_compiled(keras.Model(inputs, outputs)), 4) is None
+    model = _compiled(keras.Model(inputs, outputs))
+    one, two = upper_bound(model, 1), upper_bound(model, 2)
+    assert one is not None
+    assert two is not None
+    visible = 4 * (600 * 4 + math.prod(outputs.shape[1:]))
+    assert two - one > 5 * visible
+
+
+def test_layers_that_nobody_knows_are_not_bounded() -> None:
+    inputs = keras.Input((8,))
+    model = _compiled(keras.Model(inputs, layers.Lambda(lambda x: x * 2)(inputs)))
+    assert upper_bound(model, 4) is None
 
 
 def test_unknown_sizes_and_subclassed_models_are_not_bounded() -> None:

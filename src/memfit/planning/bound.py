@@ -4,10 +4,8 @@ import math
 from typing import Any
 
 from memfit.budgets.size import Size
-from memfit.planning.private_apis import all_layers
 
-# Layers whose memory is told by the size of their outputs. Others (recurrent, attention, unknown ones) hold
-# tensors inside that their outputs say nothing about.
+# Layers whose memory is told by the size of their outputs.
 _PLAIN = frozenset(
     {
         "Activation",
@@ -72,6 +70,11 @@ _PLAIN = frozenset(
         "ZeroPadding2D",
     }
 )
+# Layers that hold more inside than their outputs say; `_inside` knows how much. All others are not bounded.
+_COMPOSITE = frozenset({"Bidirectional", "GRU", "LSTM", "MultiHeadAttention", "SimpleRNN"})
+# What a recurrent layer keeps for the backward pass, in values a unit and time step: gates, their activations,
+# states, and the buffers that the loop's stacks of them double into.
+_RECURRENT = {"LSTM": 20, "GRU": 16, "SimpleRNN": 6}
 # Per sample, the peaks of ResNet50, MobileNetV2, VGG16, EfficientNetB0, DenseNet121 and a U-Net grow by 0.3 to
 # 1.1 times the sum of their layers' outputs; the BFC allocator can occupy twice what is asked of it.
 _PER_OUTPUT = 2
@@ -81,21 +84,21 @@ _PER_WEIGHT = 2
 
 def upper_bound(model: Any, batch_size: int) -> Size | None:
     """Returns bytes that a training step surely stays below, or None where that cannot be told quickly."""
-    layers = all_layers(model)
     if not getattr(model, "outputs", None) or type(model).__name__ not in (
         "Functional",
         "Sequential",
         "Model",
     ):
         return None
-    if any(type(layer).__name__ not in _PLAIN for layer in layers if layer is not model):
-        return None
     outputs = 0
     for operation in _operations(model):
-        shapes = [tensor.shape[1:] for tensor in _flat(operation.output)]
+        if type(operation).__name__ not in _PLAIN | _COMPOSITE:
+            return None
+        shapes = [tensor.shape[1:] for tensor in _flat([operation.output, operation.input])]
         if any(size is None for shape in shapes for size in shape):
             return None
-        outputs += sum(math.prod(shape) for shape in shapes) * 4
+        outputs += 4 * sum(math.prod(tensor.shape[1:]) for tensor in _flat(operation.output))
+        outputs += 4 * _inside(operation, shapes)
     trained = _bytes(model.trainable_variables)
     weights = _bytes(model.variables) + trained + _slots(model.optimizer, trained)
     return Size(_PER_OUTPUT * outputs * batch_size + _PER_WEIGHT * weights)
@@ -108,6 +111,21 @@ def _operations(model: Any) -> list[Any]:
     for operation in getattr(model, "operations", None) or model.layers:
         found += _operations(operation) if hasattr(operation, "layers") else [operation]
     return found
+
+
+def _inside(layer: Any, shapes: list[Any]) -> int:
+    """Values of a sample that a layer computes inside and keeps, beyond its outputs."""
+    name = type(layer).__name__
+    if name == "Bidirectional":
+        return _inside(layer.forward_layer, shapes) + _inside(layer.backward_layer, shapes)
+    if name in _RECURRENT:
+        return max(shape[0] for shape in shapes) * int(layer.units) * _RECURRENT[name]
+    if name == "MultiHeadAttention":
+        length = max(math.prod(shape[:-1]) for shape in shapes)
+        heads, width = int(layer.num_heads), int(layer.key_dim) + int(layer.value_dim or layer.key_dim)
+        # Projections and their scaled and transposed copies; scores, softmax, dropout, and their gradients.
+        return 4 * length * heads * width + 6 * heads * length * length
+    return 0
 
 
 def _flat(outputs: Any) -> list[Any]:
