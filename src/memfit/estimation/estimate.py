@@ -11,7 +11,7 @@ from typing import Any
 
 from memfit.budgets.errors import InvalidInput
 from memfit.budgets.size import Size
-from memfit.estimation.bfc import OutOfMemory
+from memfit.estimation.capped import completes
 from memfit.estimation.gpus import GPU
 from memfit.estimation.naming import KINDS
 from memfit.estimation.replay import Allocation, Moment, Script, moment, peaks
@@ -90,21 +90,22 @@ class Estimate:
     @cached_property
     def needed(self) -> Size:
         """The memory to run it in: the peak, and what another order of ops and the allocator's gaps may add."""
-        # With several threads an allocation that finds no room waits until another thread frees some, so gaps cost
-        # time before they cost memory. One compiled step has nobody to wait for.
-        by_order = max(self.spread[1], int((1 + _PREDICTION_ERROR) * self.peak))
-        needed = by_order if self.parallel else self._smallest_cap()
+        needed = self._smallest_cap()
+        if self.parallel:
+            needed = max(needed, int((1 + _PREDICTION_ERROR) * self.peak))
         return Size(-(-needed // _MIB) * _MIB + self._guessed)
 
     def _smallest_cap(self) -> int:
-        """The smallest limit under which the replayed steps complete in the very order they were recorded in."""
-        low = self.peak // _MIB
+        """The smallest limit under which all replayed steps complete."""
+        low = self.peak * 3 // 4 // _MIB
         high = low + 1
-        while not self._completes(high * _MIB):
+        while not completes(self.script, self.batch_size, high * _MIB):
             low, high = high, high + max(1, high // 8)
         while high - low > max(1, high // 256):
             middle = (low + high) // 2
-            low, high = (low, middle) if self._completes(middle * _MIB) else (middle, high)
+            low, high = (
+                (low, middle) if completes(self.script, self.batch_size, middle * _MIB) else (middle, high)
+            )
         return high * _MIB
 
     @property
@@ -116,13 +117,6 @@ class Estimate:
     def _guessed(self) -> int:
         """What a GPU's kernels may want as workspace and no recording on a CPU can show."""
         return self.device.workspace_guess(self.peak) if self.device is not None else 0
-
-    def _completes(self, limit: int) -> bool:
-        try:
-            peaks(self.script, self.batch_size, limit)
-        except OutOfMemory:
-            return False
-        return True
 
     @cached_property
     def _at_peak(self) -> Moment:
@@ -174,7 +168,9 @@ class Estimate:
 
     def fits(self, memory: int | str) -> bool:
         """Whether the phase fits into `memory`, with the margin it needs."""
-        return Size(memory) >= self.needed
+        available = Size(memory) - self._guessed
+        least = (1 + _PREDICTION_ERROR) * self.peak if self.parallel else self.peak
+        return available >= least and completes(self.script, self.batch_size, available)
 
     def max_batch(self, memory: int | str) -> int:
         """Returns the largest batch size that fits into `memory` with its margin, 0 if none does."""

@@ -52,6 +52,7 @@ class Script:
         random: Which of those have random initial values; drawing them takes two more buffers of their size.
         order: Births and deaths.
         ends: Position in `order` at which the preparation and each step end.
+        threads: The thread of every position in `order`.
     """
 
     allocations: tuple[Allocation, ...]
@@ -59,6 +60,7 @@ class Script:
     random: frozenset[int]
     order: tuple[int, ...]
     ends: tuple[int, ...]
+    threads: tuple[int, ...]
 
     def sizes(self, batch: int) -> list[int]:
         """Returns the bytes of every allocation at a batch size."""
@@ -72,6 +74,7 @@ def script_of(recording: Recording, optimizer: str) -> Script:
     largest = recording.sessions[-1]
     found: list[Allocation] = []
     order: list[int] = []
+    threads: list[int] = []
     alive: dict[int, int] = {}
     waiting: dict[int, list[int]] = defaultdict(list)  # variables that a step may replace, by their size
     random = set()
@@ -87,6 +90,7 @@ def script_of(recording: Recording, optimizer: str) -> Script:
     def born(event: Event, polynomial: Bytes, kind: str) -> None:
         alive[event.address] = len(found)
         order.append(len(found))
+        threads.append(event.thread)
         layer, phase = names.layer(event.op), names.phase(event.op)
         found.append(Allocation(event.op, layer, kind, phase, event.shape, polynomial, len(order), None))
 
@@ -95,6 +99,7 @@ def script_of(recording: Recording, optimizer: str) -> Script:
             born(event, (event.requested, 0, 0), "optimizer state")
         elif event.address in alive:
             order.append(-1 - alive.pop(event.address))
+            threads.append(event.thread)
     ends = [len(order)]
     for step in largest.steps:
         outliving = _outliving(step)
@@ -109,8 +114,10 @@ def script_of(recording: Recording, optimizer: str) -> Script:
                 index = waiting[event.requested].pop()
             if index is not None:
                 order.append(-1 - index)
+                threads.append(event.thread)
         ends.append(len(order))
-    return Script(tuple(_with_deaths(found, order)), before, frozenset(random), tuple(order), tuple(ends))
+    allocations = tuple(_with_deaths(found, order))
+    return Script(allocations, before, frozenset(random), tuple(order), tuple(ends), tuple(threads))
 
 
 def _outliving(step: Sequence[Event]) -> set[int]:
@@ -139,14 +146,10 @@ class Moment:
     living: tuple[tuple[Allocation, int, int], ...]
 
 
-def peaks(script: Script, batch: int, limit: int = 2**62) -> list[tuple[int, int]]:
-    """Returns (bytes, position) of the peak of each replayed step.
-
-    Raises:
-        OutOfMemory: If a step does not fit under the limit.
-    """
+def peaks(script: Script, batch: int) -> list[tuple[int, int]]:
+    """Returns (bytes, position) of the peak of each replayed step."""
     sizes = script.sizes(batch)
-    allocator, chunks = _prepared(script, sizes, limit)
+    allocator, chunks = prepared(script, sizes, 2**62)
     found = []
     allocate, release, order = allocator.allocate, allocator.release, script.order
     for begin, end in pairwise(script.ends):
@@ -167,7 +170,7 @@ def peaks(script: Script, batch: int, limit: int = 2**62) -> list[tuple[int, int
 def moment(script: Script, batch: int, position: int) -> Moment:
     """Returns what is alive just after a position of the replay."""
     sizes = script.sizes(batch)
-    allocator, chunks = _prepared(script, sizes, 2**62)
+    allocator, chunks = prepared(script, sizes, 2**62)
     living = dict.fromkeys(range(script.before))
     for code in script.order[: position + 1]:
         if code < 0:
@@ -185,7 +188,7 @@ def moment(script: Script, batch: int, position: int) -> Moment:
 def course(script: Script, batch: int, step: int) -> list[Counter[str]]:
     """Returns the bytes in use by kind after every event of a step; the parts of kinds add up to the whole."""
     sizes = script.sizes(batch)
-    allocator, chunks = _prepared(script, sizes, 2**62)
+    allocator, chunks = prepared(script, sizes, 2**62)
     kinds = [allocation.kind for allocation in script.allocations]
     sums: Counter[str] = Counter()
 
@@ -211,7 +214,7 @@ def course(script: Script, batch: int, step: int) -> list[Counter[str]]:
     return found
 
 
-def _prepared(script: Script, sizes: list[int], limit: int) -> tuple[BFC, dict[int, Chunk]]:
+def prepared(script: Script, sizes: list[int], limit: int) -> tuple[BFC, dict[int, Chunk]]:
     """Lays out what is there before the first step, in the order and with the gaps that Keras leaves."""
     allocator = BFC(limit)
     chunks: dict[int, Chunk] = {}

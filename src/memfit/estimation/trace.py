@@ -31,6 +31,7 @@ class Event:
         region: What it is for: "output", "temp", "persist", or "".
         shape: The tensor's shape as text, such as "[8,16,16,32]"; empty where unknown.
         freed: Whether this is a deallocation.
+        thread: Number of the thread it happened in.
     """
 
     address: int
@@ -40,6 +41,7 @@ class Event:
     region: str
     shape: str
     freed: bool
+    thread: int = 0
 
 
 @dataclass
@@ -86,11 +88,11 @@ def _read(space: Any, trace: Trace) -> None:
     for plane in space.planes:
         names = {key: data.name for key, data in plane.event_metadata.items()}
         texts = {key: data.name for key, data in plane.stat_metadata.items()}
-        for line in plane.lines:
+        for thread, line in enumerate(plane.lines):
             for event in line.events:
                 name = names[event.metadata_id]
                 if name in ("MemoryAllocation", "MemoryDeallocation"):
-                    read = _event(event, texts, freed=name == "MemoryDeallocation")
+                    read = _event(event, texts, thread, freed=name == "MemoryDeallocation")
                     if read is not None:
                         found.append((line.timestamp_ns * 1000 + event.offset_ps, read))
                 elif name == _MARK:
@@ -109,7 +111,7 @@ def _time(item: tuple[int, Event]) -> int:
     return item[0]
 
 
-def _event(event: Any, texts: dict[int, str], *, freed: bool) -> Event | None:
+def _event(event: Any, texts: dict[int, str], thread: int, *, freed: bool) -> Event | None:
     values: dict[str, Any] = {}
     for stat in event.stats:
         kind = stat.WhichOneof("value")
@@ -125,4 +127,5 @@ def _event(event: Any, texts: dict[int, str], *, freed: bool) -> Event | None:
         values.get("region_type", ""),
         values.get("shape", ""),
         freed,
+        thread,
     )
