@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from memfit.planning.explaining import explain as explain
     from memfit.planning.plan import Plan as Plan
     from memfit.planning.refusal import DoesNotFit as DoesNotFit
-    from memfit.planning.searching import plan as plan
     from memfit.training.evaluating import evaluate as evaluate
     from memfit.training.fitting import fit as fit
     from memfit.training.monitoring import MemoryMonitor as MemoryMonitor
+    from memfit.training.planning_ahead import plan as plan
     from memfit.training.predicting import predict as predict
     from memfit.training.run import Run as Run
 
@@ -58,7 +58,7 @@ _HOME = {
     "estimate": "memfit.estimation.estimating",
     "isolated": "memfit.budgets.isolation",
     "lint": "memfit.data.linting.lint",
-    "plan": "memfit.planning.searching",
+    "plan": "memfit.training.planning_ahead",
     "predict": "memfit.training.predicting",
     "release": "memfit.budgets.releasing",
 }

@@ -3,7 +3,7 @@
 import pytest
 
 from memfit import InvalidInput, Size
-from memfit.planning.candidates import Candidate, Figures, best, candidates
+from memfit.planning.candidates import Candidate, Figures, best, candidates, predicted_saving
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.micro_batches import sizes
 from memfit.planning.rematerialisation_segments import Segments
@@ -12,6 +12,7 @@ from memfit.planning.rematerialisation_segments import Segments
 FIGURES = Figures(
     peak=lambda batch: 100 + 10 * batch,
     activations=lambda batch: 9 * batch,
+    saved=predicted_saving,
     gradients=20,
     inputs=1,
     fixed_time=0.01,

@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plans and prints."""
     from memfit.estimation.gpus import gpu
-    from memfit.planning.searching import plan
     from memfit.reporting.console import working
+    from memfit.training.planning_ahead import plan
 
     if args.output is not None and args.output.exists() and not args.force:
         raise InvalidInput("The file exists", received=str(args.output), remedy="Overwrite it with --force")

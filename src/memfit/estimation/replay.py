@@ -3,7 +3,9 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 from memfit.estimation.bfc import BFC, Chunk
 from memfit.estimation.naming import Names
@@ -64,7 +66,17 @@ class Script:
 
     def sizes(self, batch: int) -> list[int]:
         """Returns the bytes of every allocation at a batch size."""
-        return [allocation.bytes(batch) for allocation in self.allocations]
+        constant, per_sample, per_pair = self._polynomials
+        found: list[int] = (
+            (constant + batch * (per_sample + batch * per_pair)).round().clip(0).astype(int).tolist()
+        )
+        return found
+
+    @cached_property
+    def _polynomials(self) -> Any:
+        import numpy as np
+
+        return np.array([allocation.polynomial for allocation in self.allocations]).T
 
 
 def script_of(recording: Recording, optimizer: str) -> Script:

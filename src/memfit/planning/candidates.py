@@ -15,6 +15,7 @@ class Figures:
     Attributes:
         peak: The predicted peak of the stock step, with its margin, by batch size.
         activations: What of that peak are activations, by batch size.
+        saved: What a choice of segments saves, by the samples that pass at once.
         gradients: One copy of the gradients.
         inputs: One sample of the inputs, targets and weights.
         fixed_time: The part of a step's time that does not depend on the batch, as a fraction of the step at
@@ -23,6 +24,7 @@ class Figures:
 
     peak: Callable[[int], int]
     activations: Callable[[int], int]
+    saved: Callable[[Segments, int], int]
     gradients: int
     inputs: int
     fixed_time: float
@@ -87,6 +89,11 @@ def best(found: Sequence[Candidate], memory: int, allow: Fidelity) -> Candidate 
     return min(fitting, key=lambda candidate: (candidate.fidelity, candidate.time), default=None)
 
 
+def predicted_saving(segments: Segments, size: int) -> int:
+    """What segments save by their own prediction: it grows with the samples that pass at once."""
+    return (segments.stock_bytes - segments.activation_bytes) * size // segments.batch_size
+
+
 def _peak(
     figures: Figures,
     batch_size: int,
@@ -98,8 +105,7 @@ def _peak(
     peak = figures.peak(size)
     activations = figures.activations(size)
     if segments is not None:
-        # What is kept for the backward pass grows with the samples that pass at once.
-        saved = (segments.stock_bytes - segments.activation_bytes) * size // segments.batch_size
+        saved = figures.saved(segments, size)
         peak -= saved
         activations = max(activations - saved, 0)
     if precision is not None:

@@ -30,7 +30,7 @@ def levers(job: Job, figures: Figures, chosen: Candidate, validation_batch: int 
         chosen, micro_batch=None, segments=None, precision=None
     )
     return (
-        _rematerialisation(job, chosen, stock),
+        _rematerialisation(job, figures, chosen, stock),
         _micro_batches(job, figures, chosen, stock),
         _mixed_precision(job, figures, chosen, stock),
         _validation(validation_batch),
@@ -39,7 +39,7 @@ def levers(job: Job, figures: Figures, chosen: Candidate, validation_batch: int 
     )
 
 
-def _rematerialisation(job: Job, chosen: Candidate, stock: bool) -> Lever:
+def _rematerialisation(job: Job, figures: Figures, chosen: Candidate, stock: bool) -> Lever:
     name = "rematerialisation"
     if chosen.segments is None:
         why = _NOT_NEEDED if stock else job.no_segments or "another lever is enough, and faster"
@@ -52,7 +52,7 @@ def _rematerialisation(job: Job, chosen: Candidate, stock: bool) -> Lever:
         used=True,
         setting=f"{len(segments.starts) + 1} segments",
         why="the least recomputation that fits",
-        saving=Size((segments.stock_bytes - segments.activation_bytes) * size // segments.batch_size),
+        saving=Size(max(figures.saved(segments, size), 0)),
         cost=segments.recomputed,
     )
 

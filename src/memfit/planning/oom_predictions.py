@@ -38,10 +38,10 @@ def _with_effect(change: Change, limit: Size, model: Any, batch_size: int) -> Ch
 
 def _planned(limit: Size, model: Any, batch_size: int) -> str:
     from memfit.planning.refusal import DoesNotFit
-    from memfit.planning.searching import plan
+    from memfit.planning.searching import search
 
     try:
-        found = plan(model, batch_size=batch_size, memory=limit)
+        found = search(model, batch_size=batch_size, memory=limit)
     except DoesNotFit as error:
         return f"predicted not to do: {error}"
     return f"{found.stock} becomes {found.predicted} at {found.time:.2f}x the time (predicted)"

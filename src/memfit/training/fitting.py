@@ -7,12 +7,12 @@ import keras
 from memfit.budgets.errors import InvalidInput, MemfitError
 from memfit.planning.plan import Plan
 from memfit.planning.refusal import DoesNotFit
-from memfit.planning.searching import plan as search
 from memfit.training import private_apis
 from memfit.training.batches import batch_size_of, check_not_empty, first_samples
 from memfit.training.monitoring import monitored
 from memfit.training.monitoring_peaks import PeakMeter, device_name
 from memfit.training.planned_steps import check_losses, check_plan, planned_steps
+from memfit.training.planning_ahead import plan as make_plan
 from memfit.training.precision import lowered
 from memfit.training.run import Run
 from memfit.training.steps import check_model, installed
@@ -130,7 +130,7 @@ def _planned(
     data = x if private_apis.batches_itself(x) else (x, y)
     samples = batch_size_of(x, batch_size)
     validation = (validation_batch_size or samples) if validates else None
-    return search(model, samples, memory, allow, data=data, validation_batch_size=validation)
+    return make_plan(model, samples, memory, allow, data=data, validation_batch_size=validation)
 
 
 def _batch_size_with(plan: Plan, x: Any, batch_size: int | None) -> int | None:

@@ -1,0 +1,63 @@
+"""`plan`: the search of the planning room, with steps recorded as this room executes them."""
+
+from functools import partial
+from typing import Any, Literal
+
+from memfit.estimation.estimate import Estimate
+from memfit.estimation.estimating import estimate
+from memfit.planning.plan import Plan
+from memfit.planning.rematerialisation_segments import Segments
+from memfit.planning.searching import search
+
+
+def plan(
+    model: Any,
+    batch_size: int | Literal["max"],
+    memory: int | str | None = None,
+    allow: str = "near",
+    *,
+    data: Any = None,
+    validation_batch_size: int | None = None,
+) -> Plan:
+    """Chooses what to change so that a training fits into the memory.
+
+    The most faithful plan that fits is taken, and of equally faithful ones the fastest. It is found from
+    recordings of a few small steps in another process (or, for jobs that clearly fit, from the layers' shapes
+    alone); nothing of the model changes.
+
+    Args:
+        model: A compiled Keras model.
+        batch_size: Samples in one optimizer update, or "max" for as many as fit.
+        memory: What the job may take on its device, such as "8GiB" or "80%"; None for what is free there.
+        allow: The farthest that the plan may go: "exact", "near", "precision" or "model".
+        data: An example of the training data (or the dataset), where the model does not tell its inputs.
+        validation_batch_size: Samples in a validation batch; None where there is no validation.
+
+    Returns:
+        The plan; print it, or give it to `memfit.fit(..., plan=plan)`.
+
+    Raises:
+        DoesNotFit: If no allowed plan fits; it says what would.
+        InvalidInput: If an argument is none, or the memory is less than the weights alone take.
+    """
+
+    def recorder(segments: Segments, size: int) -> Estimate:
+        return estimate(model, size, data=data, prepare=partial(rematerialise, segments=segments))
+
+    return search(
+        model,
+        batch_size,
+        memory,
+        allow,
+        data=data,
+        validation_batch_size=validation_batch_size,
+        recorder=recorder,
+    )
+
+
+def rematerialise(model: Any, segments: Segments) -> None:
+    """Gives a model the step that keeps only these segments; for a copy that is recorded and thrown away."""
+    from memfit.training.micro_batches import whole_batch_train_step
+    from memfit.training.rematerialisation import rematerialised
+
+    object.__setattr__(model, "train_step", whole_batch_train_step(model, rematerialised(model, segments)))
