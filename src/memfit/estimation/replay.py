@@ -13,6 +13,9 @@ from memfit.estimation.recording import Recording
 from memfit.estimation.sizes import Asker, Bytes, askers, sizes_by_asker
 from memfit.estimation.trace import Event
 
+# A microsecond each: another batch size is to take tens of milliseconds, however many steps were recorded.
+_EVENTS, _LEAST_STEPS = 40_000, 6
+
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
@@ -113,7 +116,8 @@ def script_of(recording: Recording, optimizer: str) -> Script:
             order.append(-1 - alive.pop(event.address))
             threads.append(event.thread)
     ends = [len(order)]
-    for step in largest.steps:
+    count = max(_LEAST_STEPS, _EVENTS // max(1, len(largest.steps[-1])))
+    for step in largest.steps[:count]:
         outliving = _outliving(step)
         who: dict[int, Asker] = {id(event): asker for event, asker in askers(step)}
         for event in step:
