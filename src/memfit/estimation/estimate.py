@@ -47,7 +47,6 @@ class Estimate:
         weights: Bytes of the model's own variables.
         recorded: The batch sizes that were recorded.
         seconds: Time of a step at the largest recorded batch, by layer and pass.
-        parallel: Whether several threads run the step's ops; one compiled step is a single op.
         device: The GPU that is asked about, or None for this machine's arena.
         others: Gives the estimate of another phase.
     """
@@ -59,7 +58,6 @@ class Estimate:
     weights: Size
     recorded: tuple[int, ...]
     seconds: Mapping[tuple[str, str], float] = field(compare=False, default_factory=dict)
-    parallel: bool = True
     device: GPU | None = None
     others: Callable[[str], "Estimate"] | None = field(default=None, compare=False)
 
@@ -90,9 +88,7 @@ class Estimate:
     @cached_property
     def needed(self) -> Size:
         """The memory to run it in: the peak, and what another order of ops and the allocator's gaps may add."""
-        needed = self._smallest_cap()
-        if self.parallel:
-            needed = max(needed, int((1 + _PREDICTION_ERROR) * self.peak))
+        needed = max(self._smallest_cap(), int((1 + _PREDICTION_ERROR) * self.peak))
         return Size(-(-needed // _MIB) * _MIB + self._guessed)
 
     def _smallest_cap(self) -> int:
@@ -169,8 +165,8 @@ class Estimate:
     def fits(self, memory: int | str) -> bool:
         """Whether the phase fits into `memory`, with the margin it needs."""
         available = Size(memory) - self._guessed
-        least = (1 + _PREDICTION_ERROR) * self.peak if self.parallel else self.peak
-        return available >= least and completes(self.script, self.batch_size, available)
+        enough = available >= (1 + _PREDICTION_ERROR) * self.peak
+        return enough and completes(self.script, self.batch_size, available)
 
     def max_batch(self, memory: int | str) -> int:
         """Returns the largest batch size that fits into `memory` with its margin, 0 if none does."""

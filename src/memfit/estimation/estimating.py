@@ -70,9 +70,8 @@ def estimate(
         )
     payload = packed(model, spec_of(model, data), prepare)
     optimizer = getattr(model.optimizer, "name", "")
-    compiled = bool(model.jit_compile)
     batches = recorded_batches(batch_size)
-    if compiled:
+    if model.jit_compile:
         batches = batches[-2:]  # XLA compiles the step anew for each
 
     def phase_estimate(phase: str, others: Any) -> Estimate:
@@ -85,7 +84,6 @@ def estimate(
             weights=Size(sum(v.bytes for v in recording.variables if v.kind == "weights")),
             recorded=batches,
             seconds=_seconds(recording, optimizer),
-            parallel=not compiled,
             device=card,
             others=others,
         )
