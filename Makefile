@@ -44,9 +44,10 @@ bench-data: $(VENV)/installed  ## time and memory of feeding data, against Keras
 bench-estimate: $(VENV)/installed  ## predicted peaks against measured ones, and runs capped at the prediction
 	@$(BIN)/python benchmarks/estimate/run.py
 
-bench-fit: $(VENV)/installed  ## a job that fits, and micro-batches, against stock Keras
+bench-fit: $(VENV)/installed  ## a job that fits, micro-batches, the largest batch: against stock Keras
 	@$(BIN)/python benchmarks/fit/job_that_fits.py
 	@$(BIN)/python benchmarks/fit/micro_batches.py
+	@PYTHONPATH=benchmarks $(BIN)/python benchmarks/plan/largest_batch.py
 
 bench-monitor: $(VENV)/installed  ## what MemoryMonitor costs
 	@$(BIN)/python benchmarks/monitor/cost.py
