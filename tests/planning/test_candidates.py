@@ -15,6 +15,7 @@ FIGURES = Figures(
     saved=predicted_saving,
     gradients=20,
     inputs=1,
+    waiting=lambda batch: 0,
     fixed_time=0.01,
 )
 

@@ -45,3 +45,13 @@ def is_strategy(obj: Any) -> bool:
     from tensorflow.python.distribute.distribute_lib import StrategyBase
 
     return isinstance(obj, StrategyBase)
+
+
+def know_own_variables(optimizer: Any) -> None:
+    """Lets an optimizer that came from another process find its variables again: it knows them by `id`."""
+    while optimizer is not None:
+        variables = getattr(optimizer, "_trainable_variables", None) or []
+        optimizer._trainable_variables_indices = {
+            optimizer._var_key(variable): index for index, variable in enumerate(variables)
+        }
+        optimizer = getattr(optimizer, "inner_optimizer", None)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from memfit.estimation.private_apis import know_own_variables
 from memfit.estimation.sending import unpacked
 from memfit.estimation.specs import Batch, Spec, outputs_of
 from memfit.estimation.trace import Event, mark, traced
@@ -70,6 +71,7 @@ def record(payload: bytes, batches: tuple[int, ...], phase: str) -> Recording:
     """Records a phase of the packed (model, spec, prepare) at some batch sizes; runs in the isolated process."""
 
     model, (spec, prepare) = unpacked(payload)
+    know_own_variables(model.optimizer)
     if prepare is not None:
         prepare(model)
     _build(model, spec, batches[0], phase)

@@ -18,6 +18,7 @@ class Figures:
         saved: What a choice of segments saves, by the samples that pass at once.
         gradients: One copy of the gradients.
         inputs: One sample of the inputs, targets and weights.
+        waiting: What the input pipeline holds on the device beside the step, by batch size.
         fixed_time: The part of a step's time that does not depend on the batch, as a fraction of the step at
             the batch asked for: what every further micro-batch costs.
     """
@@ -27,6 +28,7 @@ class Figures:
     saved: Callable[[Segments, int], int]
     gradients: int
     inputs: int
+    waiting: Callable[[int], int]
     fixed_time: float
 
 
@@ -102,7 +104,7 @@ def _peak(
     precision: str | None,
 ) -> int:
     size = micro_batch or batch_size
-    peak = figures.peak(size)
+    peak = figures.peak(size) + figures.waiting(batch_size)
     activations = figures.activations(size)
     if segments is not None:
         saved = figures.saved(segments, size)

@@ -179,7 +179,8 @@ def input_specs(model: Any, batch_size: int) -> Any:
     try:
         inputs = model.input  # the structure, as `model.inputs` is flat
     except (AttributeError, ValueError):
-        inputs = None
+        flat = getattr(model, "inputs", None)
+        inputs = flat[0] if flat and len(flat) == 1 else None
     if inputs is None:
         raise InvalidInput(
             "The shapes of a subclassed model's inputs are not known from the model",
