@@ -36,7 +36,7 @@ def model_and_data() -> tuple[Any, Any, Any]:
         x = layers.Add()([skip, layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)])
     x = layers.Dropout(0.2)(layers.GlobalAveragePooling2D()(x))
     model = keras.Model(inputs, layers.Dense(4, activation="softmax")(x))
-    model.compile(keras.optimizers.Adam(1e-3), "sparse_categorical_crossentropy")
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "sparse_categorical_crossentropy")
     random = np.random.default_rng(0)
     labels = random.integers(0, 4, BATCH * STEPS)
     images = random.normal(size=(len(labels), 64, 64, 3)) + labels[:, None, None, None] * 0.25
@@ -61,6 +61,13 @@ def fitted() -> tuple[list[float], Any]:
     return history.history["loss"], history.memory
 
 
+def timeline() -> Path:
+    """Writes what a stock step is made of, and where the arena ends, as one HTML file."""
+    model, _, _ = model_and_data()
+    OUTPUT.mkdir(exist_ok=True)
+    return memfit.estimate(model, batch_size=BATCH).plot(OUTPUT / "stock-step.html", memory=MEMORY)
+
+
 def run(function: Any, memory: memfit.Size | None) -> Any:
     """Runs a function in a process of its own, in an arena, with TensorFlow's log out of the way."""
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **({} if memory is None else arena_environment(memory))}
@@ -76,7 +83,8 @@ def main() -> None:
         run(stock, MEMORY)
         print("   It fitted, against all expectation.")
     except Exception as error:
-        print(f"   {type(error).__name__}: {str(error).splitlines()[0][:96]}\n")
+        said = next((line for line in str(error).splitlines() if "OOM" in line), str(error))
+        print(f"   {type(error).__name__}: {said.strip()[:88]} ...\n")
     print("2. memfit.fit(model, x, y, batch_size=64, memory='320MiB', allow='exact') ...", flush=True)
     losses, record = run(fitted, MEMORY)
     print("   " + repr(record).replace("\n", "\n   ") + "\n")
@@ -84,6 +92,7 @@ def main() -> None:
     expected = run(stock, memfit.Size("4GiB"))
     print(f"   loss of the epochs, stock:  {'  '.join(f'{loss:.6f}' for loss in expected)}")
     print(f"   loss of the epochs, memfit: {'  '.join(f'{loss:.6f}' for loss in losses)}\n")
+    print(f"The stock step's memory over time: {run(timeline, None)}")
 
 
 if __name__ == "__main__":

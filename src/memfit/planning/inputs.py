@@ -21,7 +21,7 @@ def lever(model: Any, inputs: int, batch_size: int) -> Lever:
     scales = any(type(layer).__name__ in ("Rescaling", "Normalization") for layer in all_layers(model))
     saving = Size(int(inputs * batch_size * 0.75))
     if scales:
-        why = "yours to change: the model scales its inputs, so feed them as uint8 (memfit.images does)"
+        why = "yours to change: feed uint8, as the model scales its inputs"
     else:
-        why = "yours to change: put keras.layers.Rescaling into the model and feed uint8 (memfit.images does)"
+        why = "yours to change: feed uint8, and scale in the model (Rescaling)"
     return Lever(NAME, Fidelity.EXACT, used=False, why=why, saving=saving)

@@ -16,7 +16,7 @@ def fidelity(model: Any) -> tuple[Fidelity, str]:
     for layer in all_layers(model):
         if isinstance(layer, keras.layers.BatchNormalization):
             if layer.trainable:
-                return Fidelity.NEAR, f"{layer.name} takes its statistics over a micro-batch, not the batch"
+                return Fidelity.NEAR, f"{layer.name} would see fewer samples"
         elif isinstance(layer, keras.layers.SpectralNormalization) or _has_state_of_its_own(layer):
             return Fidelity.NEAR, f"{layer.name} has state that moves with every micro-batch"
     return Fidelity.EXACT, "no layer looks across the batch"

@@ -8,6 +8,7 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Lever
 
 NAME = "optimizer state"
+_ONE_SLOT = ("Adagrad", "Lion", "RMSprop", "SGD")  # all others keep two values a weight, as Adam does
 # Below this share of the weights there is nothing to win: Adafactor's own factored state takes a few per cent.
 _WORTH = 0.5
 
@@ -20,11 +21,12 @@ def lever(model: Any) -> Lever:
     """
     trained = 4 * sum(math.prod(weight.shape) for weight in model.trainable_variables)
     optimizer = model.optimizer
-    slots = (
-        4 * sum(math.prod(weight.shape) for weight in optimizer.variables) if optimizer.built else 2 * trained
-    )
+    if optimizer.built:
+        slots = 4 * sum(math.prod(weight.shape) for weight in optimizer.variables)
+    else:
+        slots = trained * (1 if type(optimizer).__name__ in _ONE_SLOT else 2)
     if (type(optimizer).__name__ == "SGD" and not optimizer.momentum) or slots < _WORTH * trained:
         return Lever(NAME, Fidelity.PRECISION, used=False, why="the optimizer keeps next to no state")
     name = type(optimizer).__name__
-    why = f"yours to change: keras.optimizers.Adafactor in place of {name} takes another path to its minimum"
+    why = f"yours to change: Adafactor keeps far less than {name}, and takes another path"
     return Lever(NAME, Fidelity.PRECISION, used=False, why=why, saving=Size(slots))

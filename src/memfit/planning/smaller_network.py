@@ -21,7 +21,7 @@ def lever(model: Any) -> Lever:
     ]
     trained = sum(math.prod(weight.shape) for weight in model.trainable_variables)
     share = sum(math.prod(layer.kernel.shape) for layer in convolutions) / max(trained, 1)
-    advice = "yours to change: half the input's side is a quarter of the activations"
+    advice = "yours to change: smaller inputs"
     if share > 0.1:
-        advice += f"; SeparableConv2D would shrink the {share:.0%} of the weights that are in 2D convolutions"
+        advice += f", or SeparableConv2D ({share:.0%} of the weights are in 2D convolutions)"
     return Lever(NAME, Fidelity.MODEL, used=False, why=advice)
