@@ -1,6 +1,6 @@
 """A model of TensorFlow's BFC allocator: where a request lands, how much it occupies, when memory runs out.
 
-It follows `xla/tsl/framework/bfc_allocator.cc` of TensorFlow 2.19 to 2.21, for the CPU arena and for a GPU with
+It follows `xla/tsl/framework/bfc_allocator.cc` as TensorFlow 2.21 has it, for the CPU arena and for a GPU with
 memory growth: requests rounded to 256 bytes, best fit by size and then by address, a free chunk split only where
 it is at least twice the request or 128 MiB larger, neighbours merged when freed, and regions that double.
 """

@@ -7,8 +7,8 @@ from memfit.budgets.errors import InvalidInput
 from memfit.budgets.size import Size
 
 _MIB = 2**20
-# What a CUDA context with cuDNN and cuBLAS loaded takes before the first tensor. Not measured here (no GPU): 450 to
-# 800 MiB is what nvidia-smi users report for TensorFlow 2 on cards of these generations; the upper end is taken.
+# What a CUDA context with cuDNN and cuBLAS loaded takes before the first tensor: a guess, meant to be on the safe
+# side. There was no GPU here to measure it on, and no source was checked.
 _CONTEXT = 800 * _MIB
 # Convolutions on a GPU pick their algorithm, and its workspace, on the device: cuDNN is allowed 4 GiB by
 # TensorFlow's default, and takes far less for common shapes. A guess, shown as one.
@@ -32,7 +32,7 @@ class GPU:
         return int(peak * _WORKSPACE_PART)
 
 
-# As reported by nvidia-smi for the card with ECC in its default state.
+# The memory the vendor states, as nvidia-smi shows it; from memory, not read off the cards.
 _MIB_OF = {
     "GTX 1060": 6144,
     "GTX 1070": 8192,
