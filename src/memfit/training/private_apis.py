@@ -1,6 +1,7 @@
-"""The private Keras APIs this room uses, because nothing public gives a loss before it is reduced.
+"""The private Keras and TensorFlow APIs this room uses.
 
-Checked with Keras 3.15.1 (TensorFlow 2.21.0); Keras 3.12 has the same names.
+Nothing public gives a loss before it is reduced, nor lets an op wait that is already in the graph. Checked with
+Keras 3.15.1 and TensorFlow 2.21.0; Keras 3.12 has the same names.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -171,3 +172,15 @@ def output_layers(model: Any) -> list[Any]:
     """The layers whose outputs are those of a functional or sequential model; none for a subclassed one."""
     outputs = getattr(model, "outputs", None)
     return [output._keras_history.operation for output in outputs] if outputs else []
+
+
+def run_after(op: Any, other: Any) -> None:
+    """Lets an op that is already in the graph wait for another."""
+    op._add_control_input(other)
+
+
+def compiles_with_xla(graph: Any) -> bool:
+    """Says whether the graph is traced for `jit_compile=True`."""
+    from tensorflow.python.ops import control_flow_util
+
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))

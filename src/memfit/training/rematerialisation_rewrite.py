@@ -11,7 +11,7 @@ from memfit.planning.rematerialisation_recomputation import Recomputation, is_av
 from memfit.planning.rematerialisation_segments import Segments
 from memfit.planning.rematerialisation_tiles import without_tiles
 from memfit.planning.rematerialisation_trace import Tensor, Trace, in_order, read
-from memfit.training.rematerialisation_private_apis import compiles_with_xla, run_after
+from memfit.training.private_apis import compiles_with_xla, run_after
 
 # With an unknown batch size Keras traces a few small ops under other names than with a known one. Not to keep
 # those is exact all the same, and costs next to nothing.

@@ -1,0 +1,128 @@
+"""Plans made and followed in the arena: what fits by the plan trains there, to stock Keras's losses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import memfit
+from memfit import DoesNotFit, InvalidInput, Plan, Size, isolated
+from memfit.budgets.arena import arena_environment
+
+BATCH = 32
+
+
+def _model() -> keras.Model:
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    inputs = x = keras.Input((32, 32, 3))
+    for _ in range(6):
+        x = layers.Conv2D(32, 3, padding="same", use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+    outputs = layers.Dense(4, activation="softmax")(layers.Dropout(0.2)(layers.GlobalAveragePooling2D()(x)))
+    model = keras.Model(inputs, outputs)
+    model.compile(
+        keras.optimizers.SGD(0.01, momentum=0.9), "sparse_categorical_crossentropy", jit_compile=False
+    )
+    return model
+
+
+def _data() -> tuple[Any, Any]:
+    random = np.random.default_rng(0)
+    y = random.integers(0, 4, 2 * BATCH)
+    x = random.normal(size=(len(y), 32, 32, 3)) + y[:, None, None, None] / 4
+    return x.astype("float32"), y
+
+
+def _stock() -> list[float]:
+    x, y = _data()
+    losses: list[float] = (
+        _model().fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history["loss"]
+    )
+    return losses
+
+
+def _fitted(memory: int) -> tuple[list[float], Any]:
+    x, y = _data()
+    history = memfit.fit(
+        _model(), x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0, memory=memory, allow="exact"
+    )
+    return history.history["loss"], history.memory
+
+
+def test_a_job_that_does_not_fit_is_made_to_fit_and_trains_to_the_same_losses() -> None:
+    memory = Size("75MiB")  # stock Keras peaks at nearly 90 MiB here
+    losses, run = isolated(_fitted, int(memory), memory=memory)
+    assert run.plan.fidelity.name == "EXACT"
+    assert run.plan.segments is not None
+    assert run.plan.stock > memory > run.plan.predicted
+    assert run.measured <= memory
+    assert abs(run.measured / run.predicted - 1) < 0.25
+    np.testing.assert_allclose(losses, isolated(_stock, memory="1GiB"), rtol=1e-4)
+    levers = {lever.name: lever for lever in run.plan.levers}
+    assert levers["rematerialisation"].used
+    assert 'allow="near" would be needed' in levers["micro-batches"].why
+    assert Plan.from_json(json.loads(json.dumps(run.plan.to_json()))) == run.plan
+
+
+def test_where_nothing_fits_the_error_says_what_would() -> None:
+    with pytest.raises(DoesNotFit) as caught:
+        memfit.plan(_model(), BATCH, memory="50MiB", allow="exact")
+    refusal = caught.value
+    assert refusal.smallest_memory > Size("50MiB")
+    assert refusal.largest_batch < BATCH
+    assert str(refusal.fidelity) == "near"
+    for part in ("smallest memory", "largest batch", 'allow="near"'):
+        assert part in str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "whole number of at least 1"),
+        ({"batch_size": BATCH, "allow": "fast"}, "`allow` is one of"),
+        ({"batch_size": BATCH, "memory": "10KiB"}, "weights alone take"),
+        ({"batch_size": BATCH, "memory": "much"}, "not a size"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        memfit.plan(_model(), **arguments)
+
+
+def test_a_broken_plan_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"batch_size": 3}')
+    for file in ("plan.json", "none.json"):
+        with pytest.raises(InvalidInput, match="plan"):
+            Plan.load(tmp_path / file)
+
+
+def test_the_command_plans_for_a_script_and_saves_the_plan(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import keras, numpy as np\n"
+        "model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])\n"
+        "model.compile('adam', 'mse')\n"
+        "model.fit(np.zeros((64, 8)), np.zeros((64, 1)), batch_size=16)\n"
+        "raise SystemExit('never reached')\n"
+    )
+    command = [sys.executable, "-m", "memfit", "plan", str(script), "--memory", "100MiB"]
+    environment = {**os.environ, **arena_environment("1GiB"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=False)
+
+    done = run("--output", str(tmp_path / "plan.json"))
+    assert done.returncode == 0, done.stderr
+    assert "no lever is needed" in done.stdout
+    assert "to train with it" in done.stdout
+    assert Plan.load(tmp_path / "plan.json").batch_size == 16
+    again = run("--output", str(tmp_path / "plan.json"))
+    assert again.returncode == 2
+    assert "--force" in again.stderr
