@@ -30,7 +30,7 @@ def _answer(task: bytes) -> bytes:
         return _packed_exception(error)
     try:
         return cloudpickle.dumps(("result", result, ""))
-    except Exception as error:
+    except Exception as error:  # an object's own pickling raises whatever it likes
         text = f"The result of an isolated function must be picklable ({type(result).__name__}: {error})"
         return pickle.dumps(("unsendable", None, text))
 
@@ -40,7 +40,7 @@ def _packed_exception(error: BaseException) -> bytes:
     try:
         packed = cloudpickle.dumps(("exception", error, text))
         pickle.loads(packed)  # an exception may pickle and yet not unpickle
-    except Exception:
+    except Exception:  # as above, for an exception's own pickling and unpickling
         return cloudpickle.dumps(("exception", _plain(error), text))
     return packed
 

@@ -76,7 +76,7 @@ def first_fit(path: str | Path, arguments: Sequence[str] = (), *, quiet: bool = 
             raise InvalidInput(
                 f"The script ended with exit code {end.code} before it called fit()", received=str(path)
             ) from end
-    except Exception as error:
+    except Exception as error:  # whatever the user's script raises
         raise InvalidInput(
             f"The script failed before it called fit(): {type(error).__name__}: {error}", received=str(path)
         ) from error

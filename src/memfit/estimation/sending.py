@@ -62,7 +62,7 @@ def _with_deep_stack(function: Callable[[Any], bytes], value: Any) -> bytes:
     def run() -> None:
         try:
             answer.append(function(value))
-        except Exception as error:
+        except Exception as error:  # re-raised by the thread that waits
             answer.append(error)
 
     limit, size = sys.getrecursionlimit(), threading.stack_size(_STACK_BYTES)

@@ -1,4 +1,4 @@
-"""`plan`: the most faithful changes that make a job fit, and of those the fastest; seconds, no trial runs."""
+"""`plan`: the most faithful changes that make a job fit, and of those the fastest, without trial runs."""
 
 import math
 from collections.abc import Callable
