@@ -184,3 +184,92 @@ def compiles_with_xla(graph: Any) -> bool:
     from tensorflow.python.ops import control_flow_util
 
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
+
+
+def global_seed() -> int | None:
+    """The seed given to `tf.random.set_seed` or `keras.utils.set_random_seed`; None where nobody gave one."""
+    from tensorflow.python.eager import context
+
+    seed: int | None = context.global_seed()
+    return seed
+
+
+def split_off_validation(arrays: Any, share: float) -> tuple[Any, Any]:
+    """Cuts arrays into those to train with and those to validate with, as `fit(validation_split=...)` does."""
+    from keras.src.trainers.data_adapters.array_slicing import train_validation_split
+
+    train, validation = train_validation_split(arrays, validation_split=share)
+    return train, validation
+
+
+def array_dataset(
+    x: Any, y: Any, sample_weight: Any, batch_size: int | None, shuffle: Any, class_weight: Any
+) -> Any:
+    """The dataset that `fit` makes of arrays."""
+    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+    adapter = ArrayDataAdapter(
+        x, y, sample_weight, batch_size=batch_size, shuffle=shuffle, class_weight=class_weight
+    )
+    return adapter.get_tf_dataset()
+
+
+def is_dataset(x: Any) -> bool:
+    """Says whether data is a tf.data pipeline (a distributed one is none)."""
+    import tensorflow as tf
+
+    return isinstance(x, tf.data.Dataset)
+
+
+def dataset_parts(dataset: Any) -> list[Any]:
+    """A tf.data pipeline and all the datasets it reads from, nearest first."""
+    found: list[Any] = []
+    todo = [dataset]
+    while todo:
+        part = todo.pop()
+        if not any(part is other for other in found):
+            found.append(part)
+            todo += part._inputs()
+    return found
+
+
+def ops_of_functions(part: Any) -> Iterator[Any]:
+    """The nodes of the functions that one stage of a tf.data pipeline calls, and of those that they call."""
+    for wrapper in part._functions():
+        graph = wrapper.function.graph.as_graph_def()
+        yield from graph.node
+        for function in graph.library.function:
+            yield from function.node_def
+
+
+def shuffle_seeds(part: Any) -> tuple[int, int] | None:
+    """Both seeds of a stage that shuffles or draws at random, zeros for none; None for any other stage."""
+    if type(part).__name__ not in ("_ShuffleDataset", "_RandomDataset"):
+        return None
+    return int(part._seed), int(part._seed2)
+
+
+def reshuffles(part: Any) -> bool:
+    """Says whether a stage gives another order in every pass."""
+    return shuffle_seeds(part) is not None and getattr(part, "_reshuffle_each_iteration", True) is not False
+
+
+def is_cache(part: Any) -> bool:
+    """Says whether a stage is `cache()`."""
+    return type(part).__name__ == "CacheDataset"
+
+
+def is_parallel(part: Any) -> bool:
+    """Says whether a stage calls its function in several threads."""
+    return getattr(part, "_num_parallel_calls", None) is not None
+
+
+def is_out_of_order(part: Any) -> bool:
+    """Says whether a stage was allowed to give elements as they become ready."""
+    if type(part).__name__ != "_ParallelInterleaveDataset":
+        return getattr(part, "_deterministic", "default") == "false"
+    # This stage keeps it only in TensorFlow's graph; its sources are file names as a rule, and so small.
+    from memfit.data.private_apis import dataset_graph
+
+    nodes = [node for node in dataset_graph(part).node if node.op.startswith("ParallelInterleave")]
+    return any(node.attr["deterministic"].s == b"false" for node in nodes)

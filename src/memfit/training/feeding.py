@@ -1,0 +1,169 @@
+"""Going back to a batch: whether data gives the same batches in the same order again, and if not, why not.
+
+There are two ways back. A new process runs the whole script again, so whatever the script seeds comes out the
+same, and Keras's own loop is led past the batches already trained (`resuming.py`): `Feed.reproducible`. In this
+process the data has moved on, and only an order that is the same in every pass can be opened again: `Feed.reopen`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from memfit.budgets.errors import InvalidInput
+from memfit.data.pipeline import Pipeline, pipeline_of
+from memfit.training import private_apis
+
+_PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
+# Random ops whose state lies in their kernel: a new iteration begins it anew, from the seed if there is one.
+_DRAWS = {
+    "Multinomial",
+    "ParameterizedTruncatedNormal",
+    "RandomGamma",
+    "RandomPoissonV2",
+    "RandomShuffle",
+    "RandomStandardNormal",
+    "RandomUniform",
+    "RandomUniformInt",
+    "SampleDistortedBoundingBox",
+    "SampleDistortedBoundingBoxV2",
+    "TruncatedNormal",
+}
+# Ops that move a variable on, such as a Keras layer's seed: a pass that is skipped would not have moved it.
+_MOVES = {"AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp", "RngReadAndSkip", "RngSkip"}
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The data of a training, and the ways back to its batches.
+
+    Attributes:
+        why_not: Why a new process would not see the same batches in the same order; empty where it would.
+        opener: From epoch and batch to an iterator, in this process; None where the order has moved on.
+    """
+
+    why_not: str = ""
+    opener: Callable[[int, int], Any] | None = None
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether a new process that runs the same script sees the same batches in the same order."""
+        return not self.why_not
+
+    def reopen(self, epoch: int, batch: int) -> Any:
+        """Returns an iterator of this process that goes on at a batch, as TensorFlow's own.
+
+        Args:
+            epoch: Passes over the data since the feed was made.
+            batch: Batches of that pass to leave out.
+
+        Raises:
+            InvalidInput: If this data cannot be opened again in this process.
+        """
+        if self.opener is None:
+            raise InvalidInput(
+                "This data cannot be opened again at a batch", received=self.why_not or "moved on"
+            )
+        return self.opener(epoch, batch)
+
+
+def feed(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    batch_size: int | None = None,
+    shuffle: Any = True,
+    class_weight: dict[int, float] | None = None,
+    validation_split: float = 0.0,
+) -> Feed:
+    """Says how the data given to `fit` can be gone back to; nothing is read but a PyDataset's first batch."""
+    pipeline = pipeline_of(x)
+    if pipeline is not None:
+        return Feed(opener=_reopened_pipeline(pipeline))
+    if not private_apis.batches_itself(x):
+        if shuffle and private_apis.global_seed() is None:
+            return Feed("Keras shuffles the arrays and no seed is set (keras.utils.set_random_seed)")
+
+        def opened(epoch: int, batch: int) -> Any:
+            # With a seed set, Keras's order is the same in every epoch: its permutation begins anew.
+            arrays = (x, y, sample_weight)
+            if validation_split:
+                arrays = private_apis.split_off_validation(arrays, validation_split)[0]
+            dataset = private_apis.array_dataset(*arrays, batch_size, shuffle, class_weight)
+            return iter(dataset.skip(batch))
+
+        return Feed(opener=opened)
+    if isinstance(x, keras.utils.PyDataset):
+        return Feed(_why_not_py_dataset(x, shuffle))
+    if not private_apis.is_dataset(x):
+        return Feed(f"a {type(x).__name__} cannot be wound back")
+    why_not = next(_doubts(x), "")
+    if why_not or class_weight is not None or _moves_on(x):
+        return Feed(why_not)
+    return Feed(opener=lambda epoch, batch: iter(x.skip(batch)))
+
+
+def _reopened_pipeline(pipeline: Pipeline) -> Callable[[int, int], Any]:
+    begun = pipeline.order.position.epoch
+
+    def opened(epoch: int, batch: int) -> Any:
+        return iter(pipeline.resume(begun + epoch, batch))
+
+    return opened
+
+
+def _why_not_py_dataset(data: Any, shuffle: Any) -> str:
+    base = keras.utils.PyDataset
+    if any(
+        getattr(type(data), name) is not getattr(base, name) for name in ("on_epoch_begin", "on_epoch_end")
+    ):
+        return "its on_epoch_begin or on_epoch_end may change the order"
+    if shuffle and data.workers > 1:
+        return "Keras shuffles a PyDataset with several workers in another thread"
+    pairs = zip(keras.tree.flatten(data[0]), keras.tree.flatten(data[0]), strict=True)
+    if not all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs):
+        return "its first batch is another one each time it is asked for"
+    return ""
+
+
+def _doubts(dataset: Any) -> Iterator[str]:
+    """Yields why a tf.data pipeline may give other batches in a new process."""
+    if dataset.options().deterministic is False:
+        yield "its options let elements come in any order (deterministic=False)"
+    for part in private_apis.dataset_parts(dataset):
+        if private_apis.is_out_of_order(part):
+            yield "it lets elements come in any order (deterministic=False)"
+        if private_apis.is_cache(part) and any(
+            _is_random(below) for below in private_apis.dataset_parts(part)
+        ):
+            yield "the first pass freezes a random order in its cache"
+        if private_apis.shuffle_seeds(part) == (0, 0):
+            yield "shuffle() has no seed, and none is set (keras.utils.set_random_seed)"
+        yield from _doubts_of_functions(part)
+
+
+def _doubts_of_functions(part: Any) -> Iterator[str]:
+    for op in private_apis.ops_of_functions(part):
+        if op.op in _PYTHON:
+            yield "it runs Python code, of which nothing can be known"
+        elif op.op in _MOVES:
+            yield "random numbers in it depend on how many were drawn before"
+        elif op.op.startswith("ShuffleDataset"):
+            yield "it shuffles inside of a function"
+        elif op.op in _DRAWS and op.attr["seed"].i == op.attr["seed2"].i == 0:
+            yield "it draws random numbers without a seed"
+        elif op.op in _DRAWS and private_apis.is_parallel(part):
+            yield "it draws random numbers in several threads, whose order is chance"
+
+
+def _is_random(part: Any) -> bool:
+    drawn = any(op.op in _DRAWS for op in private_apis.ops_of_functions(part))
+    return drawn or private_apis.shuffle_seeds(part) is not None
+
+
+def _moves_on(dataset: Any) -> bool:
+    """Whether a further pass over the dataset has another order."""
+    return any(private_apis.reshuffles(part) for part in private_apis.dataset_parts(dataset))
