@@ -16,6 +16,7 @@ from memfit.training.planning_ahead import plan as make_plan
 from memfit.training.precision import lowered
 from memfit.training.run import Run
 from memfit.training.steps import check_model, installed
+from memfit.training.supervised_fit import keras_fit, known_plan, tightened
 
 
 def fit(
@@ -68,10 +69,12 @@ def fit(
             received=f"plan=..., memory={memory!r}",
         )
     events: tuple[str, ...] = ()
+    plan = known_plan() if plan is None else plan
     if plan is None and model.compiled:  # Keras says best that a model is not compiled
         try:
             validates = validation_data is not None or bool(validation_split)
-            plan = _planned(model, x, y, batch_size, memory, allow, validates, validation_batch_size)
+            room = tightened(memory)
+            plan = _planned(model, x, y, batch_size, room, allow, validates, validation_batch_size)
         except DoesNotFit:
             raise
         except MemfitError as error:
@@ -89,24 +92,25 @@ def fit(
         installed(model, train_step=train_step, test_step=test_step),
         PeakMeter(device_name()) as meter,
     ):
-        history = model.fit(
-            x=x,
-            y=y,
-            batch_size=batch_size,
-            epochs=epochs,
-            verbose=verbose,
-            callbacks=callbacks,
-            validation_split=validation_split,
-            validation_data=validation_data,
-            shuffle=shuffle,
-            class_weight=class_weight,
-            sample_weight=sample_weight,
-            initial_epoch=initial_epoch,
-            steps_per_epoch=steps_per_epoch,
-            validation_steps=validation_steps,
-            validation_batch_size=validation_batch_size,
-            validation_freq=validation_freq,
-        )
+        arguments = {
+            "x": x,
+            "y": y,
+            "batch_size": batch_size,
+            "epochs": epochs,
+            "verbose": verbose,
+            "callbacks": callbacks,
+            "validation_split": validation_split,
+            "validation_data": validation_data,
+            "shuffle": shuffle,
+            "class_weight": class_weight,
+            "sample_weight": sample_weight,
+            "initial_epoch": initial_epoch,
+            "steps_per_epoch": steps_per_epoch,
+            "validation_steps": validation_steps,
+            "validation_batch_size": validation_batch_size,
+            "validation_freq": validation_freq,
+        }
+        history = keras_fit(model, arguments, plan)
     history.memory = Run(
         plan=plan,
         predicted=None if plan is None else plan.predicted,

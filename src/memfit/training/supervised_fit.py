@@ -1,0 +1,121 @@
+"""The call of Keras's `fit`: as it is, or in a process that `memfit run` started, with checkpoints."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from memfit.budgets.errors import MemfitError
+from memfit.data.arrays import arrays
+from memfit.planning.plan import Plan
+from memfit.training import private_apis
+from memfit.training.feeding import Feed, feed
+from memfit.training.resuming import Passage
+from memfit.training.supervision import Supervision, current
+
+_TIGHTER = 0.8  # of what the plan that ran out had predicted
+
+
+def keras_fit(model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None) -> keras.callbacks.History:
+    """Calls Keras's `fit` with all its arguments by name, and returns what it returns."""
+    supervision = current()
+    if supervision is None:
+        return model.fit(**arguments)
+    call = supervision.calls
+    supervision.calls += 1
+    if plan is not None:
+        plan.save(_plan_file(supervision, call))
+    fed, known = _with_known_order(arguments, supervision.seed + call)
+    passage = Passage(
+        _listed(fed["callbacks"]),
+        supervision=supervision,
+        call=call,
+        data=fed["x"],
+        feed=known,
+        kept_open=fed["steps_per_epoch"] is not None,
+        add_progbar=fed["verbose"] != 0,
+        verbose=fed["verbose"],
+        epochs=fed["epochs"],
+        steps=_steps(fed),
+        model=model,
+    )
+    fit = supervision.originals.get("fit", type(model).fit)
+    supervision.inside = True
+    try:
+        history = fit(model, **{**fed, "callbacks": passage})
+        passage.end()
+    finally:
+        supervision.inside = False
+    return history
+
+
+def known_plan() -> Plan | None:
+    """The plan that an earlier process followed in this call of `fit`; None where it has to be made."""
+    supervision = current()
+    if supervision is None or supervision.tighten:
+        return None
+    path = _plan_file(supervision, supervision.calls)
+    return Plan.load(path) if path.exists() else None
+
+
+def tightened(memory: int | str | None) -> int | str | None:
+    """The memory to plan for: less than what an earlier process ran out of."""
+    supervision = current()
+    if supervision is None or not supervision.tighten:
+        return memory
+    path = _plan_file(supervision, supervision.calls)
+    if not path.exists():
+        return memory
+    before = Plan.load(path)
+    return int(_TIGHTER * min(before.memory, before.predicted))
+
+
+def _plan_file(supervision: Supervision, call: int) -> Any:
+    return supervision.directory / f"plan-{call:03d}.json"
+
+
+def _with_known_order(arguments: Mapping[str, Any], seed: int) -> tuple[dict[str, Any], Feed]:
+    """Returns the arguments, and what is known of the order of the data.
+
+    Arrays that Keras would shuffle without a seed are given an order that can be repeated: nobody counts on a
+    particular one there.
+    """
+    fed = dict(arguments)
+    names = ("batch_size", "shuffle", "class_weight", "validation_split")
+    known = feed(fed["x"], fed["y"], fed["sample_weight"], **{name: fed[name] for name in names})
+    unseeded = not known.reproducible and not private_apis.batches_itself(fed["x"])
+    if not unseeded or fed["shuffle"] == "batch" or fed["steps_per_epoch"] is not None:
+        return fed, known
+    parts = (fed["x"], fed["y"], fed["sample_weight"])
+    try:
+        if fed["validation_split"] and fed["validation_data"] is None:
+            parts, fed["validation_data"] = private_apis.split_off_validation(parts, fed["validation_split"])
+        data = arrays(*parts, batch_size=fed["batch_size"] or 32, shuffle=True, seed=seed)
+    except (
+        MemfitError,
+        ValueError,
+        TypeError,
+    ):  # sparse arrays and the like, which only Keras can take apart
+        return dict(arguments), known
+    fed["validation_batch_size"] = fed["validation_batch_size"] or fed["batch_size"]
+    fed.update(x=data, y=None, sample_weight=None, shuffle=False, validation_split=0.0, batch_size=None)
+    return fed, feed(data)
+
+
+def _listed(callbacks: Any) -> Any:
+    return callbacks.callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else callbacks
+
+
+def _steps(fed: Mapping[str, Any]) -> int | None:
+    """Steps of an epoch, for the progress bar; None where only the data's end will tell."""
+    x, given = fed["x"], fed["steps_per_epoch"]
+    if given is not None:
+        return int(given)
+    if isinstance(x, keras.utils.PyDataset):
+        return x.num_batches
+    if private_apis.batches_itself(x):
+        batches = int(x.cardinality()) if private_apis.is_dataset(x) else -1
+        return batches if batches >= 0 else None
+    samples = len(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))
+    trained = int(samples * (1 - (fed["validation_split"] if fed["validation_data"] is None else 0.0)))
+    return -(-trained // (fed["batch_size"] or 32))
