@@ -16,16 +16,21 @@ from memfit.training.parts import Part
 
 Forward = Callable[[Any], Any]
 Step = Callable[[Any], dict[str, Any]]
+Apply = Callable[[list[Any], list[Any]], None]
 
 
-def micro_batched_train_step(model: keras.Model, size: int, forward: Forward) -> Step:
+def micro_batched_train_step(
+    model: keras.Model, size: int, forward: Forward, apply: Apply | None = None
+) -> Step:
     """Returns a `train_step` that computes a batch in parts of `size` samples and updates the weights once.
 
     Args:
         model: A compiled model with Keras's own `train_step`.
         size: Samples in a micro-batch.
         forward: Computes `model(x, training=True)`.
+        apply: Takes the gradients and the weights; None to update the weights at once.
     """
+    apply = _applying(model) if apply is None else apply
     accumulators = Accumulators(model)
 
     def train_step(data: Any) -> dict[str, Any]:
@@ -52,8 +57,7 @@ def micro_batched_train_step(model: keras.Model, size: int, forward: Forward) ->
         accumulators.clear(weights)
         sums, rows = batch.add_up(differentiate, _zeros(model), accumulators.row_specs(weights))
         if weights:
-            gradients = accumulators.gradients(weights, rows)
-            model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+            apply(accumulators.gradients(weights, rows), weights)
         else:
             warnings.warn("The model does not have any trainable weights.", stacklevel=2)
         return _logs(model, batch, sums, names)
@@ -61,8 +65,15 @@ def micro_batched_train_step(model: keras.Model, size: int, forward: Forward) ->
     return train_step
 
 
-def whole_batch_train_step(model: keras.Model, forward: Forward) -> Step:
-    """Returns Keras's own `train_step` with another way to compute `model(x, training=True)`."""
+def whole_batch_train_step(model: keras.Model, forward: Forward, apply: Apply | None = None) -> Step:
+    """Returns Keras's own `train_step` with another way to compute `model(x, training=True)`.
+
+    Args:
+        model: A compiled model with Keras's own `train_step`.
+        forward: Computes `model(x, training=True)`.
+        apply: Takes the gradients and the weights; None to update the weights at once.
+    """
+    apply = _applying(model) if apply is None else apply
 
     def train_step(data: Any) -> dict[str, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -73,7 +84,10 @@ def whole_batch_train_step(model: keras.Model, forward: Forward) -> Step:
             private_apis.track_loss(model, loss, samples)
             loss = model.optimizer.scale_loss(loss)
         weights = model.trainable_weights
-        model.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        if weights:
+            apply(tape.gradient(loss, weights), weights)
+        else:
+            warnings.warn("The model does not have any trainable weights.", stacklevel=2)
         return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     return train_step
@@ -95,6 +109,13 @@ def micro_batched_test_step(model: keras.Model, size: int) -> Step:
         return _logs(model, batch, batch.add_up(evaluate, _zeros(model))[0], names)
 
     return test_step
+
+
+def _applying(model: keras.Model) -> Apply:
+    def apply(gradients: list[Any], weights: list[Any]) -> None:
+        model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+
+    return apply
 
 
 def _zeros(model: keras.Model) -> Sums:
