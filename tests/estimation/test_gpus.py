@@ -3,7 +3,7 @@
 import pytest
 
 from memfit.budgets.errors import InvalidInput
-from memfit.estimation.gpus import GPUS, gpu
+from memfit.estimation.gpus import gpu, gpus
 
 
 @pytest.mark.parametrize("name", ["RTX 3060", "rtx3060", "NVIDIA GeForce RTX 3060", "RTX-3060"])
@@ -12,7 +12,7 @@ def test_a_card_is_found_however_it_is_written(name):
 
 
 def test_less_than_all_of_a_card_is_usable():
-    assert all(0 < card.usable < card.mib * 2**20 for card in GPUS)
+    assert all(0 < card.usable < card.mib * 2**20 for card in gpus())
 
 
 def test_an_unknown_card_gets_the_nearest_suggested():

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from memfit.budgets.errors import InvalidInput
 from memfit.budgets.size import Size
+from memfit.estimation.device_specs import Specs, all_specs, user_folder
 
 _MIB = 2**20
 # What a CUDA context with cuDNN and cuBLAS loaded takes before the first tensor: a guess, meant to be on the safe
 # side. There was no GPU here to measure it on, and no source was checked.
-_CONTEXT = 800 * _MIB
+CONTEXT = 800 * _MIB
 # Convolutions on a GPU pick their algorithm, and its workspace, on the device: cuDNN is allowed 4 GiB by
 # TensorFlow's default, and takes far less for common shapes. A guess, shown as one.
 _WORKSPACE_PART = 0.05
@@ -17,22 +18,24 @@ _WORKSPACE_PART = 0.05
 
 @dataclass(frozen=True)
 class GPU:
-    """A GPU model: its name and the MiB of memory its driver reports."""
+    """A GPU model: its name, the MiB of memory its driver reports, and what it is made of where that is known."""
 
     name: str
     mib: int
+    specs: Specs | None = None
 
     @property
     def usable(self) -> Size:
         """Memory left for tensors once the CUDA context is there."""
-        return Size(self.mib * _MIB - _CONTEXT)
+        return Size(self.mib * _MIB - CONTEXT)
 
     def workspace_guess(self, peak: int) -> int:
         """A guess of the kernels' workspace at a peak of that size."""
         return int(peak * _WORKSPACE_PART)
 
 
-# The memory the vendor states, as nvidia-smi shows it; from memory, not read off the cards.
+# GPUs of which only the memory is known here, as nvidia-smi shows it; from memory, not read off the cards. Those
+# that can be compiled for have a file in devices/.
 _MIB_OF = {
     "GTX 1060": 6144,
     "GTX 1070": 8192,
@@ -44,26 +47,18 @@ _MIB_OF = {
     "RTX 2060": 6144,
     "RTX 2070": 8192,
     "RTX 2080": 8192,
-    "RTX 2080 Ti": 11264,
     "RTX 3050": 8192,
-    "RTX 3060": 12288,
     "RTX 3060 Ti": 8192,
     "RTX 3070": 8192,
     "RTX 3070 Ti": 8192,
-    "RTX 3080": 10240,
     "RTX 3080 Ti": 12288,
-    "RTX 3090": 24576,
     "RTX 3090 Ti": 24564,
     "RTX 4060": 8188,
     "RTX 4060 Ti": 8188,
-    "RTX 4070": 12282,
     "RTX 4070 Ti": 12282,
-    "RTX 4080": 16376,
-    "RTX 4090": 24564,
     "RTX 5060": 8151,
     "RTX 5070": 12227,
     "RTX 5080": 16303,
-    "RTX 5090": 32607,
     "RTX 4000 Ada": 20475,
     "RTX 6000 Ada": 49140,
     "RTX A4000": 16376,
@@ -73,23 +68,21 @@ _MIB_OF = {
     "Tesla P4": 7611,
     "Tesla P40": 22919,
     "Tesla P100": 16276,
-    "Tesla T4": 15360,
-    "Tesla V100 16GB": 16160,
-    "Tesla V100 32GB": 32510,
     "A10": 23028,
     "A16": 15356,
     "A30": 24576,
     "A40": 46068,
-    "A100 40GB": 40960,
-    "A100 80GB": 81920,
-    "L4": 23034,
     "L40": 46068,
-    "L40S": 46068,
-    "H100": 81559,
-    "H200": 143771,
-    "B200": 183359,
 }
-GPUS = tuple(GPU(name, mib) for name, mib in _MIB_OF.items())
+
+
+def gpus() -> tuple[GPU, ...]:
+    """Returns all GPUs that are known, those with specifications first; a user's file goes before memfit's own."""
+    described = {_plain(specs.name): GPU(specs.name, specs.memory_mib, specs) for specs in all_specs()}
+    return (
+        *described.values(),
+        *(GPU(name, mib) for name, mib in _MIB_OF.items() if _plain(name) not in described),
+    )
 
 
 def gpu(name: str) -> GPU:
@@ -98,7 +91,7 @@ def gpu(name: str) -> GPU:
     Raises:
         InvalidInput: If there is none in the table; it suggests the nearest.
     """
-    known = {_plain(card.name): card for card in GPUS}
+    known = {_plain(card.name): card for card in gpus()}
     plain = _plain(name)
     if plain in known:
         return known[plain]
@@ -107,12 +100,11 @@ def gpu(name: str) -> GPU:
         return ends[0]
     near = [known[key].name for key in difflib.get_close_matches(plain, known, n=3, cutoff=0.4)]
     near = [card.name for card in ends] or near
+    suggestion = f"Did you mean {', '.join(near)}? Otherwise" if near else "See `memfit devices`, or"
     raise InvalidInput(
         "That GPU is not in memfit's table",
         received=name,
-        remedy=f"Did you mean {', '.join(near)}? Otherwise give"
-        if near
-        else 'Give its memory itself, such as --memory "8GiB"',
+        remedy=f'{suggestion} add it as a file in {user_folder()}, or give its memory, such as "8GiB"',
     )
 
 

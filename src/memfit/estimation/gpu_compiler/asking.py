@@ -1,0 +1,87 @@
+"""`compiled_estimate`: from a packed model and a GPU to what its compiler says."""
+
+import logging
+from functools import cache
+from typing import Any
+
+from memfit.estimation.device_specs import Specs
+from memfit.estimation.gpu_compiler import private_apis
+from memfit.estimation.gpu_compiler.cache import remembered
+from memfit.estimation.gpu_compiler.compiled import Compiled
+from memfit.estimation.gpu_compiler.compiling import compiled
+from memfit.estimation.gpu_compiler.curve import Curve
+from memfit.estimation.gpu_compiler.estimate import CompiledEstimate, Parts
+from memfit.estimation.gpu_compiler.installed import compiler_version
+from memfit.estimation.gpu_compiler.lowering import Lowered, lowered
+from memfit.estimation.gpu_compiler.refusal import NotCompiled
+from memfit.estimation.gpus import GPU
+
+_log = logging.getLogger("memfit")
+
+
+def compiled_estimate(model: Any, payload: bytes, batch_size: int, gpu: GPU) -> CompiledEstimate:
+    """Compiles a model's training step for a GPU.
+
+    Args:
+        model: The compiled Keras model, which is only looked at.
+        payload: The packed (model, spec, prepare).
+        batch_size: Samples in a step.
+        gpu: What to compile for.
+
+    Raises:
+        NotCompiled: If the compiler has no answer; it says why.
+    """
+    if gpu.specs is None:
+        raise NotCompiled(
+            f"memfit knows only the memory of the {gpu.name}; `memfit devices` lists the others"
+        )
+    version = compiler_version()
+    if model.run_eagerly:
+        raise NotCompiled("it runs eagerly, so Keras does not compile it")
+    if not private_apis.compiles_with_xla(model):
+        raise NotCompiled("Keras does not compile it with XLA: one of its layers forbids it")
+    name = getattr(model.optimizer, "name", "")
+
+    @cache
+    def phase_estimate(phase: str) -> CompiledEstimate:
+        lower = _Lowering(payload, phase)
+        curve = Curve(lambda batch: _compiled(lower, batch, _specs(gpu), version), _specs(gpu))
+        curve.compiled(batch_size)
+        facts = lower.last
+        return CompiledEstimate(
+            batch_size=batch_size,
+            phase=phase,
+            source=f"compiled for NVIDIA {gpu.name} (XLA, {version})",
+            device=gpu,
+            parts=Parts(facts.weights, facts.optimizer, facts.batch_bytes, facts.layers, name),
+            curve=curve,
+            others=phase_estimate if phase == "train" else None,
+        )
+
+    return phase_estimate("train")
+
+
+class _Lowering:
+    """Lowers a phase of a packed model at one batch size after the other."""
+
+    def __init__(self, payload: bytes, phase: str) -> None:
+        self._payload, self._phase = payload, phase
+        self.last: Lowered
+
+    def __call__(self, batch: int) -> bytes:
+        self.last = lowered(self._payload, batch, self._phase)
+        return self.last.hlo
+
+
+def _compiled(lower: _Lowering, batch: int, specs: Specs, version: str) -> Compiled:
+    _log.info("tracing the step at batch %d", batch)
+    hlo = lower(batch)
+    _log.info("compiling it for %s", specs.name)
+    found = remembered(hlo, specs.target, version, lambda: compiled(hlo, specs.target))
+    _log.info("batch %d on %s: %d MiB", batch, specs.name, found.peak // 2**20)
+    return found
+
+
+def _specs(gpu: GPU) -> Specs:
+    assert gpu.specs is not None
+    return gpu.specs

@@ -1,0 +1,74 @@
+"""Compiling a step for a GPU, in a process that has JAX and no TensorFlow."""
+
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from memfit.budgets.errors import ProcessDied
+from memfit.budgets.isolation import run_isolated
+from memfit.estimation.gpu_compiler import private_apis
+from memfit.estimation.gpu_compiler.compiled import Compiled
+from memfit.estimation.gpu_compiler.module_text import read
+from memfit.estimation.gpu_compiler.refusal import NotCompiled
+
+# ResNet50 takes 10 to 20 s on two cores, EfficientNetV2-S a minute; what takes longer than this hangs.
+_SECONDS = 600.0
+# How many of the temporaries at the peak are kept; the rest are small.
+_LIVING = 400
+
+
+def compiled(hlo: bytes, target: str, *, timeout: float = _SECONDS) -> Compiled:
+    """Compiles a serialized HLO module for a described GPU.
+
+    Raises:
+        NotCompiled: If the compiler refuses, crashes or takes too long; it says which.
+    """
+    with tempfile.TemporaryDirectory(prefix="memfit-xla-") as folder:
+        environment = {
+            "JAX_PLATFORMS": "cpu",  # its GPU plugin is loaded all the same, and looks for no driver
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            # Autotuning runs kernels, and there is no GPU to run them on. The dump says what lives at the peak.
+            "XLA_FLAGS": f"--xla_gpu_autotune_level=0 --xla_dump_to={folder} --xla_dump_hlo_as_text",
+        }
+        try:
+            return run_isolated(
+                compile_here,
+                (hlo, target, folder),
+                environment=environment,
+                timeout=timeout,
+                stderr=subprocess.DEVNULL,
+            )
+        except TimeoutError as error:
+            raise NotCompiled(f"the compiler took more than {timeout:g} s") from error
+        except ProcessDied as error:
+            raise NotCompiled(f"the compiler crashed: {error}") from error
+        except Exception as error:  # whatever XLA and JAX raise: each has its own type
+            raise NotCompiled(f"the compiler refused it: {_first_line(error)}") from error
+
+
+def compile_here(hlo: bytes, target: str, folder: str) -> Compiled:
+    """Does the work of `compiled`, in the process for it."""
+    begin = time.perf_counter()
+    executable = private_apis.compile_for(private_apis.stablehlo(hlo), target)
+    seconds = time.perf_counter() - begin
+    stats = executable.get_compiled_memory_stats()
+    module = read(executable.hlo_modules()[0].to_string())
+    ranges = sorted(Path(folder).glob("*live-range.txt"), key=os.path.getsize)
+    return Compiled(
+        arguments=stats.argument_size_in_bytes,
+        outputs=stats.output_size_in_bytes,
+        alias=stats.alias_size_in_bytes,
+        temporaries=stats.temp_size_in_bytes,
+        living=module.living(ranges[-1].read_text())[:_LIVING] if ranges else (),
+        kernels=module.kernels(),
+        largest_convolution=module.largest_convolution(),
+        buffers=module.parameters(),
+        seconds=seconds,
+    )
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]

@@ -1,0 +1,107 @@
+"""The figures of a step at any batch size from few compilations: lines between them, where lines hold."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from memfit.estimation.device_specs import Specs
+from memfit.estimation.gpu_compiler.compiled import Compiled, Living
+from memfit.estimation.gpu_compiler.roofline import least_seconds
+
+# How far a compiled batch may lie off the line through its neighbours before lines are no longer trusted.
+_STRAIGHT = 0.02
+_ENOUGH = 3
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A step at one batch size, in bytes and seconds; `compiled` says whether this very batch was compiled."""
+
+    arguments: float
+    results: float
+    temporaries: float
+    convolution: float
+    buffers: float
+    seconds: float
+    compiled: bool
+    living: tuple[Living, ...] = ()
+
+    @property
+    def peak(self) -> int:
+        """All that a step takes."""
+        return int(self.arguments + self.results + self.temporaries)
+
+
+class Curve:
+    """The compiled batch sizes of one step, each compiled when it is first needed."""
+
+    def __init__(self, compile_at: Callable[[int], Compiled], specs: Specs) -> None:
+        self._compile = compile_at
+        self._specs = specs
+        self.known: dict[int, Figures] = {}
+
+    def compiled(self, batch: int) -> Figures:
+        """Returns the figures of a batch size as compiled."""
+        if batch not in self.known:
+            found = self._compile(batch)
+            self.known[batch] = Figures(
+                arguments=found.arguments,
+                results=found.outputs - found.alias,
+                temporaries=found.temporaries,
+                convolution=found.largest_convolution,
+                buffers=found.buffers,
+                seconds=least_seconds(found.kernels, self._specs),
+                compiled=True,
+                living=found.living,
+            )
+        return self.known[batch]
+
+    def at(self, batch: int) -> Figures:
+        """Returns the figures of a batch size: on a line where three compiled ones agree, else compiled."""
+        if batch in self.known or len(self.known) < _ENOUGH or not self.straight:
+            return self.compiled(batch)
+        if not min(self.known) < batch < max(self.known):
+            return self.compiled(batch)
+        return self.line(batch)
+
+    def line(self, batch: int) -> Figures:
+        """Returns the figures on the line through the two compiled batch sizes that are nearest."""
+        sizes = sorted(self.known)
+        low, high = next((pair for pair in pairwise(sizes) if batch <= pair[1]), (sizes[-2], sizes[-1]))
+        part = (batch - low) / (high - low)
+        first, second = self.known[low], self.known[high]
+
+        def between(name: str) -> float:
+            begin, end = float(getattr(first, name)), float(getattr(second, name))
+            return max(0.0, begin + part * (end - begin))
+
+        return Figures(
+            arguments=between("arguments"),
+            results=between("results"),
+            temporaries=between("temporaries"),
+            convolution=between("convolution"),
+            buffers=between("buffers"),
+            seconds=between("seconds"),
+            compiled=False,
+            living=_scaled(second.living, between("temporaries") / max(second.temporaries, 1)),
+        )
+
+    @property
+    def straight(self) -> bool:
+        """Whether every compiled batch size but the outer ones lies near the line through its neighbours."""
+        return self.bend <= _STRAIGHT
+
+    @property
+    def bend(self) -> float:
+        """The largest distance of a compiled batch size from the line through its neighbours, as a part of it."""
+        sizes = sorted(self.known)
+        worst = 0.0
+        for low, middle, high in zip(sizes, sizes[1:], sizes[2:], strict=False):
+            part = (middle - low) / (high - low)
+            on_line = self.known[low].peak + part * (self.known[high].peak - self.known[low].peak)
+            worst = max(worst, abs(on_line / self.known[middle].peak - 1))
+        return worst
+
+
+def _scaled(living: tuple[Living, ...], factor: float) -> tuple[Living, ...]:
+    return tuple(Living(int(item.bytes * factor), item.op, "") for item in living)

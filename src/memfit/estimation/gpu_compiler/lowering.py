@@ -1,0 +1,123 @@
+"""A training step as the HLO that XLA gets of it, without running it: no data, only shapes."""
+
+import math
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from memfit.budgets.errors import InvalidInput, ProcessDied
+from memfit.budgets.isolation import run_isolated
+from memfit.estimation.gpu_compiler import private_apis
+from memfit.estimation.gpu_compiler.refusal import NotCompiled
+from memfit.estimation.private_apis import know_own_variables
+from memfit.estimation.sending import unpacked
+from memfit.estimation.specs import mapped
+
+# Tracing a large model takes seconds; a model whose own code hangs must not hold the caller for ever.
+_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A step at one batch size.
+
+    Attributes:
+        hlo: The serialized HLO module; equal steps have equal bytes.
+        weights: Bytes of the model's variables.
+        optimizer: Bytes of the optimizer's.
+        batch_bytes: Bytes of one sample, its targets and its weight.
+        layers: Names of the layers, nested ones included.
+    """
+
+    hlo: bytes
+    weights: int
+    optimizer: int
+    batch_bytes: int
+    layers: tuple[str, ...]
+
+
+def lowered(payload: bytes, batch: int, phase: str) -> Lowered:
+    """Lowers a phase of the packed (model, spec, prepare) at a batch size, in another process.
+
+    Raises:
+        NotCompiled: If TensorFlow cannot hand the step to XLA; it says why.
+    """
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    try:
+        return run_isolated(
+            lower_here,
+            (payload, batch, phase),
+            environment=environment,
+            timeout=_SECONDS,
+            stderr=subprocess.DEVNULL,
+        )
+    except TimeoutError as error:
+        raise NotCompiled(f"TensorFlow took more than {_SECONDS:g} s to trace the step") from error
+    except ProcessDied as error:
+        raise NotCompiled(f"TensorFlow crashed while it traced the step: {error}") from error
+    except (NotCompiled, InvalidInput):
+        raise
+    except Exception as error:  # whatever TensorFlow, Keras and the model's own code raise
+        raise NotCompiled(f"XLA cannot compile the step: {_reason(error)}") from error
+
+
+def lower_here(payload: bytes, batch: int, phase: str) -> Lowered:
+    """Does the work of `lowered`, in the process for it."""
+    model, (spec, prepare) = unpacked(payload)
+    know_own_variables(model.optimizer)
+    if prepare is not None:
+        prepare(model)
+    private_apis.build(model, spec.batch(2))
+    if phase == "train" and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    return Lowered(
+        hlo=_hlo(_body(model, phase), spec, batch),
+        weights=sum(_bytes(v.shape, v.dtype) for v in model.variables),
+        optimizer=sum(_bytes(v.shape, v.dtype) for v in model.optimizer.variables) if phase == "train" else 0,
+        batch_bytes=sum(_bytes(leaf.shape, leaf.dtype) for leaf in _leaves(spec.structure)),
+        layers=private_apis.layer_names(model),
+    )
+
+
+def _body(model: Any, phase: str) -> Callable[[Any], Any]:
+    if phase == "train" and "make_train_function" in vars(model):
+        raise NotCompiled("its training function is its own, and only a train_step can be compiled")
+    steps: dict[str, Callable[[Any], Any]] = {
+        "train": model.train_step,
+        "validate": model.test_step,
+        "predict": model.predict_step,
+    }
+    return steps[phase]
+
+
+def _hlo(body: Callable[[Any], Any], spec: Any, batch: int) -> bytes:
+    import tensorflow as tf
+
+    leaves = _leaves(spec.structure)
+    shapes = [tf.TensorSpec((batch, *leaf.shape), leaf.dtype) for leaf in leaves]
+
+    # TensorFlow takes shapes instead of tensors only where each is an argument of its own.
+    def step(*flat: Any) -> Any:
+        tensors = iter(flat)
+        return body(mapped(lambda _: next(tensors), spec.structure))
+
+    function = tf.function(tf.autograph.experimental.do_not_convert(step), jit_compile=True)
+    return private_apis.canonical(function.experimental_get_compiler_ir(*shapes)(stage="hlo_serialized"))
+
+
+def _leaves(structure: Any) -> list[Any]:
+    found: list[Any] = []
+    mapped(found.append, structure)
+    return found
+
+
+def _bytes(shape: Any, dtype: str) -> int:
+    import tensorflow as tf
+
+    return math.prod(int(size) for size in shape) * int(tf.as_dtype(dtype).size)
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]

@@ -1,0 +1,7 @@
+"""`NotCompiled`: why the GPU compiler has no answer."""
+
+from memfit.budgets.errors import MemfitError
+
+
+class NotCompiled(MemfitError, RuntimeError):
+    """A step could not be compiled for a GPU; the message is a clause that says why."""
