@@ -1,7 +1,7 @@
 """Predicting the peak memory of a training before it runs."""
 
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 from memfit.budgets.arena import arena_environment
 from memfit.budgets.errors import InvalidInput
@@ -9,6 +9,9 @@ from memfit.budgets.host import host_memory
 from memfit.budgets.isolation import run_isolated
 from memfit.budgets.size import Size
 from memfit.estimation.estimate import Estimate
+from memfit.estimation.gpu_compiler.asking import compiled_estimate
+from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
+from memfit.estimation.gpu_compiler.refusal import NotCompiled
 from memfit.estimation.gpus import gpu
 from memfit.estimation.naming import Names
 from memfit.estimation.recording import Prepare, Recording, record
@@ -20,6 +23,18 @@ from memfit.estimation.specs import spec_of
 _LARGEST_RECORDED = 16
 
 
+@overload
+def estimate(
+    model: Any, batch_size: int, *, data: Any = None, device: None = None, prepare: Prepare | None = None
+) -> Estimate: ...
+
+
+@overload
+def estimate(
+    model: Any, batch_size: int, *, data: Any = None, device: str, prepare: Prepare | None = None
+) -> Estimate | CompiledEstimate: ...
+
+
 def estimate(
     model: Any,
     batch_size: int,
@@ -27,7 +42,7 @@ def estimate(
     data: Any = None,
     device: str | None = None,
     prepare: Prepare | None = None,
-) -> Estimate:
+) -> Estimate | CompiledEstimate:
     """Predicts the peak memory of training a model, from a few small steps in another process.
 
     The model is copied, without its weights' values, into an isolated process that records every allocation of some
@@ -39,7 +54,8 @@ def estimate(
         batch_size: Samples in a training step.
         data: An example of what `fit` gets, (x, y) or a dataset, where the model does not say its shapes; only
             shapes and types are read.
-        device: Name of a GPU the figures are for, such as "RTX 3060".
+        device: Name of a GPU the figures are for, such as "RTX 3060". With memfit[gpu-compiler] installed its own
+            compiler is asked instead of a recording; `source` says which it was, and why.
         prepare: Applied to the copied model before it is recorded, for steps that are not Keras's own. It must be
             picklable, and may replace the model's `train_step` or `make_train_function`.
 
@@ -70,6 +86,12 @@ def estimate(
         )
     payload = packed(model, spec_of(model, data), prepare)
     optimizer = getattr(model.optimizer, "name", "")
+    not_compiled = ""
+    if card is not None:
+        try:
+            return compiled_estimate(model, payload, batch_size, card)
+        except NotCompiled as reason:
+            not_compiled = f"; not compiled for {card.name}: {reason}"
     batches = recorded_batches(batch_size)
     if model.jit_compile:
         batches = batches[-2:]  # XLA compiles the step anew for each
@@ -79,7 +101,7 @@ def estimate(
         return Estimate(
             batch_size=batch_size,
             phase=phase,
-            source=_source(batches),
+            source=_source(batches) + not_compiled,
             script=script_of(recording, optimizer),
             weights=Size(sum(v.bytes for v in recording.variables if v.kind == "weights")),
             recorded=batches,
