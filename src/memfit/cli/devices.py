@@ -2,8 +2,8 @@
 
     memfit devices
 
-Those with specifications can be compiled for: `memfit estimate train.py --device "A100 40GB"`. Of the others only the
-memory is known. A file in the user's folder (shown at the end) adds a GPU.
+Those with specifications can be compiled for: memfit estimate train.py --device "A100 40GB". Of the others only
+the memory is known. A file in the user's folder (shown at the end) adds a GPU.
 """
 
 import argparse
