@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
+COMPILER := .venv-gpu-compiler
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest check bench-data bench-estimate bench-fit bench-monitor bench-remat format clean
+.PHONY: help demo test test-oldest test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-monitor bench-remat format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -30,6 +31,19 @@ $(OLDEST)/installed: pyproject.toml constraints-oldest.txt
 
 test-oldest: $(OLDEST)/installed  ## all tests with the oldest Keras and TensorFlow supported
 	@$(OLDEST)/bin/python -m pytest -n 2 --dist loadfile
+
+# The compiler has an environment of its own: TensorFlow imports JAX wherever it finds it, which costs every start.
+$(COMPILER)/installed: pyproject.toml constraints.txt
+	@echo "Setting up $(COMPILER) (1 GB more than $(VENV))"
+	@$(PYTHON) -m venv $(COMPILER)
+	@$(COMPILER)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,dev,gpu-compiler]'
+	@touch $@
+
+test-gpu-compiler: $(COMPILER)/installed  ## the tests that need memfit[gpu-compiler]
+	@$(COMPILER)/bin/python -m pytest tests/estimation/test_gpu_compiler.py
+
+bench-gpu-compiler: $(COMPILER)/installed  ## what XLA says for T4, A100, RTX 4090: stock, memfit, largest batches
+	@$(COMPILER)/bin/python benchmarks/gpu_compiler/run.py
 
 check: $(VENV)/installed  ## format, lint, types, import rules, wheel
 	@$(BIN)/ruff format --check .
@@ -60,4 +74,4 @@ format: $(VENV)/installed  ## rewrite the files as ruff wants them
 	@$(BIN)/ruff check --fix .
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(OLDEST) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(COMPILER) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

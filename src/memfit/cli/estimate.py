@@ -3,8 +3,9 @@
     memfit estimate train.py --batch 64 --memory 8GiB      # runs the script up to its first fit(), and stops there
     memfit estimate model.keras --optimizer adam --batch 64 --device "RTX 3060"
 
-A few small steps are recorded in another process on this machine's CPU. The exit code is 0 if the training fits
-into the memory or the device named, 1 if it does not.
+A few small steps are recorded in another process on this machine's CPU. For a device, with memfit[gpu-compiler]
+installed, the GPU's own compiler is asked instead, which needs no GPU. The exit code is 0 if the training fits into
+the memory or the device named, 1 if it does not.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from memfit.cli.target import add_target, target
 if TYPE_CHECKING:
     from memfit.budgets.size import Size
     from memfit.estimation.estimate import Estimate
+    from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Estimates and prints; says whether it fits where a memory or a device is named."""
     from memfit.budgets.size import Size
+    from memfit.estimation.estimate import Estimate
     from memfit.estimation.estimating import estimate
     from memfit.estimation.gpus import gpu
     from memfit.reporting.console import working
@@ -47,11 +50,19 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidInput("The file exists", received=str(args.html), remedy="Overwrite it with --force")
     with working("Building the model"):
         model, data, batch = target(args)
-    with working("Recording a few small steps"):
+    compiling = f"Asking the compiler for {args.device}, or recording a few small steps"
+    with working(compiling if args.device else "Recording a few small steps"):
         est = estimate(model, batch, data=data, device=args.device)
     fits = memory is None or est.fits(memory)
-    largest = None if memory is None else est.max_batch(memory)
+    with working("Looking for the largest batch"):
+        largest = None if memory is None else est.max_batch(memory)
     if args.html is not None:
+        if not isinstance(est, Estimate):
+            raise InvalidInput(
+                "A timeline comes from a recording, and the compiler's figures have none",
+                received=f"--html {args.html} --device {args.device!r}",
+                remedy="Leave out --device or --html",
+            )
         est.plot(args.html, memory=memory)
     if args.json:
         print(json.dumps(_json(est, memory, fits, largest, args.phases), indent=2))
@@ -62,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _json(
-    est: "Estimate", memory: "Size | None", fits: bool, largest: int | None, phases: bool
+    est: "Estimate | CompiledEstimate", memory: "Size | None", fits: bool, largest: int | None, phases: bool
 ) -> dict[str, Any]:
     found = est.to_json()
     if memory is not None:
@@ -73,7 +84,11 @@ def _json(
 
 
 def _print_rest(
-    args: argparse.Namespace, est: "Estimate", memory: "Size | None", fits: bool, largest: int | None
+    args: argparse.Namespace,
+    est: "Estimate | CompiledEstimate",
+    memory: "Size | None",
+    fits: bool,
+    largest: int | None,
 ) -> None:
     if args.phases:
         print()
@@ -88,7 +103,13 @@ def _print_rest(
         )
         if not fits:
             print(
-                f"to make it fit: memfit plan {args.target} --memory {args.memory or f'{memory // 2**20}MiB'}"
+                f"to make it fit: memfit plan {args.target} --batch {est.batch_size} {_where(args, memory)}"
             )
     if args.html is not None:
         print(f"timeline written to {args.html}")
+
+
+def _where(args: argparse.Namespace, memory: "Size") -> str:
+    if args.device and not args.memory:
+        return f'--device "{args.device}"'
+    return f"--memory {args.memory or f'{memory // 2**20}MiB'}"
