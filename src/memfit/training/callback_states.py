@@ -83,10 +83,10 @@ class CallbackStates:
 
 def _set(callback: Any, name: str, value: Any) -> None:
     """Sets an attribute; a list or dict keeps its identity, since the script may hold it as well."""
-    present = getattr(callback, name, None)
+    present: Any = getattr(callback, name, None)
     if type(present) is type(value) is list:
         present[:] = value
-    elif type(present) is type(value) and isinstance(present, dict | set):
+    elif type(present) is type(value) and type(value) in (dict, set):
         present.clear()
         present.update(value)
     else:
@@ -108,7 +108,7 @@ def _pickled(value: Any) -> bytes | None:
 def _mark(value: Any) -> Any:
     """What changes when a large array does; None for anything else."""
     if isinstance(value, np.ndarray) and value.nbytes >= _LARGE and value.dtype.kind != "O":
-        return id(value), zlib.crc32(np.ascontiguousarray(value).view("uint8").reshape(-1))
+        return id(value), zlib.crc32(np.ascontiguousarray(value).tobytes())
     if isinstance(value, tuple | list) and value:
         marks = [_mark(part) for part in value]
         return tuple(marks) if None not in marks else None

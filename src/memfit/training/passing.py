@@ -1,4 +1,4 @@
-"""Steps that do nothing, for the batches that an earlier process has trained, and moving the data to the next one."""
+"""Steps that do nothing, for batches that an earlier process has trained; and moving the data to the next one."""
 
 import contextlib
 from collections.abc import Sequence

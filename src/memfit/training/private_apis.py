@@ -64,6 +64,20 @@ def compiled_mark(model: Any) -> object:
     return model._loss_tracker
 
 
+def kept_steps(model: Any) -> dict[Any, Any]:
+    """Where steps that were compiled for a model are kept until its next `compile()`, as Keras keeps its own."""
+    mark = compiled_mark(model)
+    if "_memfit_steps" not in vars(mark):
+        object.__setattr__(mark, "_memfit_steps", {})
+    kept: dict[Any, Any] = vars(mark)["_memfit_steps"]
+    return kept
+
+
+def has_strategy(model: Any) -> bool:
+    """Says whether a model was made under a distribution strategy."""
+    return model._distribute_strategy is not None
+
+
 @contextmanager
 def replaced_losses(
     model: Any, stand_ins: Sequence[Callable[..., Any]], metrics: Sequence[Any]

@@ -52,6 +52,7 @@ class Passage(keras.callbacks.CallbackList):
             kept_open: Whether Keras reads on in the next epoch (`steps_per_epoch`).
             **params: What Keras gives to its own list.
         """
+        self.callbacks: list[Any] = []
         super().__init__(callbacks, add_history=True, **params)
         self._supervision, self._call = supervision, call
         self._data, self._feed, self._kept_open = data, feed, kept_open

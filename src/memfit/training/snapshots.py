@@ -12,7 +12,7 @@ from memfit.training import private_apis
 
 
 def variables_of(model: keras.Model) -> list[Any]:
-    """Weights, statistics, seeds, metrics and the optimizer's state, each once, in an order that a rerun repeats."""
+    """Weights, statistics, seeds, metrics and the optimizer's state, each once, in one order in all processes."""
     found = [*model.variables]
     for metric in model.metrics:
         found += metric.variables

@@ -40,22 +40,24 @@ def keras_fit(model: keras.Model, arguments: Mapping[str, Any], plan: Plan | Non
         model=model,
     )
     fit = supervision.originals.get("fit", type(model).fit)
-    supervision.inside = True
+    supervision.inside = supervision.training = True
     try:
         history = fit(model, **{**fed, "callbacks": passage})
         passage.end()
     finally:
-        supervision.inside = False
+        supervision.inside = supervision.training = False
     return history
 
 
 def known_plan() -> Plan | None:
     """The plan that an earlier process followed in this call of `fit`; None where it has to be made."""
     supervision = current()
-    if supervision is None or supervision.tighten:
+    if supervision is None:
         return None
     path = _plan_file(supervision, supervision.calls)
-    return Plan.load(path) if path.exists() else None
+    if not path.exists() or (supervision.tighten and not supervision.has_finished(supervision.calls)):
+        return None
+    return Plan.load(path)
 
 
 def tightened(memory: int | str | None) -> int | str | None:

@@ -52,7 +52,8 @@ class Supervision:
         tighten: Whether memory ended the process before: then another plan is made, for less.
         originals: Keras's own methods, by name.
         calls: Calls of fit() begun so far.
-        inside: Whether one of them is running.
+        inside: Whether memfit is at work, so that what it calls of Keras is Keras's own.
+        training: Whether a fit() is running.
         stopping: Whether the process was asked to end.
     """
 
@@ -63,6 +64,7 @@ class Supervision:
     originals: dict[str, Callable[..., Any]] = field(default_factory=dict)
     calls: int = 0
     inside: bool = False
+    training: bool = False
     stopping: bool = False
 
     def __post_init__(self) -> None:
@@ -74,6 +76,10 @@ class Supervision:
     def is_here(self) -> bool:
         """Whether this is the supervised process, and not one that it forked."""
         return os.getpid() == self._pid
+
+    def has_finished(self, call: int) -> bool:
+        """Whether an earlier process has finished a call of fit()."""
+        return (self.directory / finished_name(call)).exists()
 
     def finished(self, call: int) -> Checkpoint | None:
         """The state in which an earlier process left a call of fit(); None if it has to be trained."""
@@ -105,7 +111,20 @@ def supervise_here(supervision: Supervision) -> None:
 
 
 def current() -> Supervision | None:
-    """The supervision of this process, outside of a fit() that is running; None where there is none."""
-    if _current is None or _current.inside or not _current.is_here():
-        return None
-    return _current
+    """The supervision of this process; None where there is none, where memfit is at work, or after a fork."""
+    supervision = of_this_process()
+    return None if supervision is None or supervision.inside else supervision
+
+
+def of_this_process() -> Supervision | None:
+    """The supervision of this process, whatever it is doing; None where there is none, or in a forked process."""
+    return _current if _current is not None and _current.is_here() else None
+
+
+def ask_to_stop() -> bool:
+    """Lets a fit() that is running end after the next batch, with a checkpoint; False where none is running."""
+    supervision = of_this_process()
+    if supervision is None or not supervision.training:
+        return False
+    supervision.stopping = True
+    return True
