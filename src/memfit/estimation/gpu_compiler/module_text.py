@@ -163,12 +163,11 @@ class Module:
 
     def _read(self, parameter: Instruction, body: dict[str, Instruction]) -> int:
         users = [i for i in body.values() if parameter.name in i.operands]
-        if users and all(i.opcode in {"dynamic-slice", "gather"} for i in users):
-            return sum(_bytes(i.shape) for i in users)
-        if users and all(
-            i.opcode == "dynamic-update-slice" and i.operands[0] == parameter.name for i in users
-        ):
-            return 0  # written in place
+        if users and all(i.operands[0] == parameter.name for i in users):
+            if all(i.opcode in {"dynamic-slice", "gather"} for i in users):
+                return sum(_bytes(i.shape) for i in users)
+            if all(i.opcode == "dynamic-update-slice" for i in users):
+                return 0  # written in place
         return _bytes(parameter.shape)
 
     def _written(self, root: Instruction, body: dict[str, Instruction]) -> int:
