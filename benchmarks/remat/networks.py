@@ -2,7 +2,7 @@
 
 from typing import Any
 
-BATCHES = {"ResNet50": 32, "MobileNetV2": 32, "ViT": 64, "U-Net": 8}
+BATCHES = {"ResNet50": 32, "MobileNetV2": 32, "ViT": 64, "U-Net": 16}
 
 
 def build(name: str) -> Any:

@@ -25,6 +25,11 @@ def forward_op_of(op: Any) -> Any:
     return op._original_op
 
 
+def belong_together(op: Any, other: Any) -> None:
+    """Lets an op count as made by the gradient function that made another."""
+    op._original_op = other._original_op
+
+
 def added_losses(model: Any) -> list[tuple[Any, int, Any]]:
     """Lists the losses that layers added in the call just made: the layer, the place in its list, the tensor."""
     return [

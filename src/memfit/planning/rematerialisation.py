@@ -11,6 +11,7 @@ from memfit.budgets.size import Size
 from memfit.planning.rematerialisation_options import Choices, Option, options_by_start
 from memfit.planning.rematerialisation_peak import predicted_peak
 from memfit.planning.rematerialisation_recomputation import recomputations
+from memfit.planning.rematerialisation_refinement import Choice, Ledger, refined
 from memfit.planning.rematerialisation_segments import Segments
 from memfit.planning.rematerialisation_trace import Tensor, Trace, trace
 
@@ -18,6 +19,8 @@ from memfit.planning.rematerialisation_trace import Tensor, Trace, trace
 _STEPS = 160
 # Fractions of stock's activation memory that `front` looks at.
 _RATIOS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.27, 0.24, 0.21, 0.18, 0.15, 0.12)
+# Recomputation above this part of a step (nearly two forward passes) is not looked for: micro-batches cost less.
+_DEAREST = 0.6
 
 
 def front(model: Any, batch_size: int, inputs: Any = None) -> tuple[Segments, ...]:
@@ -32,7 +35,7 @@ def front(model: Any, batch_size: int, inputs: Any = None) -> tuple[Segments, ..
         Choices of which none is both smaller and faster than another; empty if nothing can be saved.
     """
     chooser = _Chooser(trace(model, batch_size, inputs), batch_size)
-    found = [choice for ratio in _RATIOS if (choice := chooser.within(ratio * chooser.stock)) is not None]
+    found = chooser.down_to(0.0)
     best: list[Segments] = []
     for choice in sorted(found, key=lambda choice: (choice.recomputed, choice.activation_bytes)):
         if choice.activation_bytes < min((other.activation_bytes for other in best), default=chooser.stock):
@@ -57,19 +60,17 @@ def choose(model: Any, batch_size: int, activation_budget: int | float, inputs: 
     """
     chooser = _Chooser(trace(model, batch_size, inputs), batch_size)
     budget = activation_budget * chooser.stock if isinstance(activation_budget, float) else activation_budget
-    aim = float(budget)
-    # The peak is predicted op by op only for a finished choice; where it is above the budget, aim lower.
-    for _ in range(8):
-        choice = chooser.within(aim)
-        if choice is None:
-            break
-        if choice.activation_bytes <= budget:
-            return choice
-        aim *= max(0.7, 0.98 * budget / choice.activation_bytes)
+    choice = chooser.within(budget)
+    if choice is not None:
+        return choice
+    found = chooser.down_to(budget)
+    if found and found[-1].activation_bytes <= budget:
+        return found[-1]
+    smallest = Size(min((choice.activation_bytes for choice in found), default=chooser.stock))
     raise InvalidInput(
         "The activations do not fit, however much is computed again",
         received=str(Size(int(budget))),
-        remedy=f"Give at least {chooser.smallest()}, or use a smaller batch",
+        remedy=f"Give at least {int(smallest)} bytes ({smallest}), or use a smaller batch",
     )
 
 
@@ -88,31 +89,54 @@ class _Chooser:
         self.batch_size = batch_size
         self.choices = Choices(trace)
         self.table = options_by_start(self.choices)
-        self.all_kept = self.choices.small.union(*self.choices.needed)
-        self.stock = predicted_peak(trace, self.all_kept, ())
+        self.stock = predicted_peak(trace, self.choices.small.union(*self.choices.needed), ())
+        self.ledger = Ledger(self.choices)
+        self.all_large = frozenset(tensor for tensors in self.choices.needed for tensor in tensors)
+        # Small tensors, which the ledger leaves out.
+        self.slack = self.stock - max(self.ledger.count(Choice(self.all_large, ())).totals, default=0)
         self.step_cost = sum(op.cost for op in trace.ops)
 
-    def within(self, aim: float) -> Segments | None:
-        """Finds the choice with the least recomputation whose segments each stay below `aim` bytes."""
-        steps = self._cheapest(aim)
+    def within(self, budget: float) -> Segments | None:
+        """Finds a choice within a budget by cuts alone, which is quick; None where they do not get there."""
+        choice = self._divided(budget - self.slack)
+        if choice is None or max(self.ledger.count(choice).totals) > budget - self.slack:
+            return None
+        return self._segments(choice)
+
+    def down_to(self, budget: float) -> list[Segments]:
+        """Lists choices of less and less memory, down to one within the budget or to the smallest there is."""
+        found: list[Segments] = []
+        latest = Choice(self.all_large, ())
+        for ratio in _RATIOS:
+            aim = max(ratio * self.stock, budget) - self.slack
+            choice = self._divided(aim)
+            # Where the cuts alone do not get there, change the choice nearest to it, one thing at a time.
+            if choice is None or max(self.ledger.count(choice).totals) > aim:
+                choice = refined(self.ledger, choice or latest, aim)
+            if choice is None:
+                break
+            latest = choice
+            found.append(self._segments(choice))
+            if found[-1].activation_bytes <= budget or found[-1].recomputed > _DEAREST:
+                break
+        return found
+
+    def _divided(self, aim: float) -> Choice | None:
+        """Finds cuts with the least recomputation for which each segment stays below `aim` bytes."""
+        steps = self._cheapest(aim) if aim > 0 else None
         if steps is None:
             return None
-        starts = tuple(self._first_op(self.choices.cuts[step.start]) for step in steps if step.start)
-        kept: set[Tensor] = set(self.choices.small)
+        kept: set[Tensor] = set()
         for step in steps:
             kept |= set(step.option.inside) if step.option else set()
             kept |= self.choices.alive[self.choices.cuts[step.start]]
-        return self._segments(kept, starts)
+        return Choice(frozenset(kept), tuple(self.choices.cuts[step.start] for step in steps if step.start))
 
     def _first_op(self, place: int) -> int:
         """Skips constants and captured variables, which a graph has only once, wherever they were first read."""
         while self.trace.ops[place].type in ("Placeholder", "Const", "ReadVariableOp"):
             place += 1
         return place
-
-    def smallest(self) -> Size:
-        aims = [self.within(ratio * self.stock) for ratio in (*_RATIOS, 0.09, 0.06)]
-        return Size(min([choice.activation_bytes for choice in aims if choice], default=self.stock))
 
     def _cheapest(self, aim: float) -> list[_Step] | None:
         """Least cost to reach each cut with each number of kept bytes so far, and the way back from the end."""
@@ -148,7 +172,9 @@ class _Chooser:
             cut, bucket = step.start, step.bucket
         return steps[::-1]
 
-    def _segments(self, kept: set[Tensor], starts: tuple[int, ...]) -> Segments:
+    def _segments(self, choice: Choice) -> Segments:
+        starts = tuple(sorted({self._first_op(start) for start in choice.starts}))
+        kept = choice.kept | self.choices.small
         parts = recomputations(self.trace, kept, starts)
         again = [index for part in parts for index in part.order if index < self.trace.forward_count]
         read = {tensor for part in parts for index in part.order for tensor in self.trace.ops[index].inputs}
@@ -162,6 +188,6 @@ class _Chooser:
             recomputed=extra / self.step_cost,
         )
 
-    def _worth_naming(self, kept: set[Tensor]) -> set[Tensor]:
+    def _worth_naming(self, kept: frozenset[Tensor]) -> set[Tensor]:
         """Picks the tensors that would be computed again if they were not named."""
         return {tensor for tensor in kept if self.trace.ops[tensor[0]].recomputable}

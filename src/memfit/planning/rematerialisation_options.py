@@ -12,7 +12,7 @@ from memfit.planning.rematerialisation_trace import Tensor, Trace
 _SMALL = 1 / 2000
 # Cost per byte above which an op's output is kept rather than computed again, from "keep all" to "keep nothing":
 # 2-3 is an elementwise op, up to 10 a softmax or a pooling, more a convolution or a matrix product.
-_THRESHOLDS = (0.0, 4.0, 12.0, 40.0, 120.0, float("inf"))
+THRESHOLDS = (0.0, 4.0, 12.0, 40.0, 120.0, float("inf"))
 # More places to cut than this, or longer segments, make the choice slow and hardly better.
 _MOST_CUTS = 120
 _LONGEST = 30
@@ -52,14 +52,15 @@ class Choices:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self._roots = {tensor: self._root(tensor) for op in trace.ops for tensor in op.inputs}
+        self._roots = {tensor: self.root(tensor) for op in trace.ops for tensor in op.inputs}
         read = {index: [self._roots[tensor] for tensor in needs(trace, index)] for index in trace.backward}
         total = sum(map(self.size, {tensor for tensors in read.values() for tensor in tensors}))
+        self.small_bytes = int(_SMALL * total)
         self.small = frozenset(
             (index, number)
             for index, op in enumerate(trace.forward)
             for number, size in enumerate(op.sizes)
-            if size <= _SMALL * total and not op.is_alias
+            if size <= self.small_bytes and not op.is_alias
         )
         self.needed: list[list[Tensor]] = [[] for _ in range(trace.forward_count + 1)]
         self._last_needed: dict[Tensor, int] = {}
@@ -92,7 +93,7 @@ class Choices:
         boundary = sum(map(self.size, self.alive[last] - self.alive[first]))
         wanted = list(dict.fromkeys(tensor for tensors in self.needed[first:last] for tensor in tensors))
         found: dict[frozenset[Tensor], Option] = {}
-        for threshold in _THRESHOLDS:
+        for threshold in THRESHOLDS:
             inside, ran = self._walk(wanted, given, threshold)
             if inside not in found:
                 found[inside] = Option(
@@ -178,7 +179,7 @@ class Choices:
             if tensor[0] >= 0 and tensor not in self.small and self.trace.ops[tensor[0]].recomputable
         ]
 
-    def _root(self, tensor: Tensor) -> Tensor:
+    def root(self, tensor: Tensor) -> Tensor:
         while tensor[0] >= 0 and self.trace.ops[tensor[0]].is_alias:
             tensor = source(self.trace, tensor)
         return tensor

@@ -6,7 +6,7 @@ from memfit.planning.rematerialisation_recomputation import recomputations, sour
 from memfit.planning.rematerialisation_trace import Tensor, Trace
 
 # TensorFlow gives these ops their input's buffer for the output when nobody else reads it.
-_IN_PLACE = {
+IN_PLACE = {
     *("Relu", "Relu6", "ReluGrad", "Relu6Grad", "Add", "AddV2", "AddN", "Sub", "Mul", "RealDiv", "Maximum"),
     *(
         "Minimum",
@@ -64,7 +64,7 @@ def alive_at(trace: Trace, steps: Sequence[Step]) -> Iterator[tuple[int, int]]:
         dying = [buffer for buffer in ending.get(place, ()) if buffer in alive]
         for buffer in writes:
             size = op.sizes[buffer[2]]
-            reused = next((old for old in dying if op.type in _IN_PLACE and alive[old] == size), None)
+            reused = next((old for old in dying if op.type in IN_PLACE and alive[old] == size), None)
             if reused is not None:
                 dying.remove(reused)
                 total -= alive.pop(reused)

@@ -7,12 +7,15 @@ from typing import Any
 
 from memfit.planning.private_apis import added_losses, forget_losses, forward_op_of, gradients
 from memfit.planning.rematerialisation_costs import cost
+from memfit.planning.rematerialisation_products import without_products
 from memfit.planning.rematerialisation_tiles import without_tiles
 
 Tensor = tuple[int, int]  # the op's index in the trace, and which of its outputs
 
 # These read a tensor's shape, not its values: they run at once and keep nothing alive.
 _SHAPE_READERS = {"Shape", "ShapeN", "Size", "Rank"}
+# Backward ops that make little of a large tensor.
+_SUMS = {"Sum", "BiasAddGrad", "DepthwiseConv2dNativeBackpropFilter"}
 # Their output is their input's buffer.
 _ALIASES = {"Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient"}
 
@@ -81,9 +84,8 @@ def trace(model: Any, batch_size: int, inputs: Any = None) -> Trace:
         grad_ys = [tf.ones_like(output) for output in outputs]
         after = len(graph.get_operations())
         wanted = ops_of(gradients(outputs, grad_ys, trainable_values(model), graph))
-        found.append(
-            read(forward, in_order(forward, without_tiles(graph.get_operations()[after:]), wanted), scope)
-        )
+        backward = without_products(without_tiles(graph.get_operations()[after:]))
+        found.append(read(forward, in_order(forward, backward, wanted), scope))
 
     tf.function(step, autograph=False).get_concrete_function(specs)
     forget_losses(model)
@@ -114,7 +116,8 @@ def in_order(forward: Sequence[Any], backward: Sequence[Any], wanted: Sequence[A
     """Orders the backward ops that lead to wanted ops: against the forward order, weights' gradients first.
 
     A weight's gradient is often the last to read an activation. The gradient that flows on does not read it, so
-    it comes after, when the activation is gone. Ops that lead nowhere are dead code, which nothing may wait for.
+    it comes after, when the activation is gone. So do sums: what reads the same tensor after them may overwrite it.
+    Ops that lead nowhere are dead code, which nothing may wait for.
     """
     useful = _leading_to(wanted, set(backward))
     levels = _levels(forward, backward)
@@ -132,10 +135,15 @@ def in_order(forward: Sequence[Any], backward: Sequence[Any], wanted: Sequence[A
             if any(levels[reader] < level or reader in flowing for reader in readers.get(op, ())):
                 flowing.add(op)
         ending = _leading_to([op for op in groups[level] if op not in flowing], set(groups[level]))
-        order += [op for op in groups[level] if op in ending] + [
-            op for op in groups[level] if op not in ending
-        ]
+        order += [op for op in groups[level] if op in ending]
+        order += _sums_first([op for op in groups[level] if op not in ending])
     return order
+
+
+def _sums_first(ops: Sequence[Any]) -> list[Any]:
+    """Orders ops so that those come first that add up large tensors, and what they need."""
+    sums = _leading_to([op for op in ops if op.type in _SUMS], set(ops))
+    return [op for op in ops if op in sums] + [op for op in ops if op not in sums]
 
 
 def _levels(forward: Sequence[Any], backward: Sequence[Any]) -> dict[Any, int]:

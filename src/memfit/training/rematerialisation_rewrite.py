@@ -7,6 +7,7 @@ from typing import Any
 
 from memfit.budgets.errors import InvalidInput
 from memfit.planning.private_apis import clone, set_input
+from memfit.planning.rematerialisation_products import without_products
 from memfit.planning.rematerialisation_recomputation import Recomputation, is_available, recomputations
 from memfit.planning.rematerialisation_segments import Segments
 from memfit.planning.rematerialisation_tiles import without_tiles
@@ -57,7 +58,11 @@ def recompute_in_backward_pass(
         incoming: The gradients of the forward pass's outputs.
         wanted: The ops that give the gradients of the weights.
     """
-    backward = in_order(forward, without_tiles(backward), wanted)
+    compiled = compiles_with_xla(forward[0].graph)
+    backward = without_tiles(backward)
+    if not compiled:  # XLA adds up products without storing them
+        backward = without_products(backward)
+    backward = in_order(forward, backward, wanted)
     trace = read(forward, backward, scope)
     graph_ops = [*forward, *backward]
     place = {op.name: index for index, op in enumerate(trace.forward)}
@@ -67,7 +72,6 @@ def recompute_in_backward_pass(
         if name in place
     }
     starts = sorted(place[name] for name in segments.starts)
-    compiled = compiles_with_xla(graph_ops[0].graph)
     line = None if compiled else _Line(incoming)
     after = list(incoming)
     for number, part in reversed(list(enumerate(recomputations(trace, kept, starts)))):
