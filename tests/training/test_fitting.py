@@ -128,7 +128,7 @@ def test_where_no_plan_can_be_made_and_no_memory_was_asked_for_it_trains_as_stoc
     model = linear()
     history = memfit.fit(model, generated(), steps_per_epoch=2, shuffle=False, verbose=0)
     assert history.memory.plan is None
-    assert "no plan could be made" in history.memory.events[0]
+    assert "no plan could be made" in str(history.memory.events[0])
     with pytest.raises(memfit.InvalidInput, match="plan="):
         memfit.fit(model, generated(), steps_per_epoch=2, verbose=0, memory="1GiB")
 

@@ -1,13 +1,15 @@
 """`evaluate`: Keras's own, in batches of its own size."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import keras
 
 from memfit.budgets.errors import InvalidInput
 from memfit.training.batches import check_not_empty
-from memfit.training.micro_batches import micro_batched_test_step
-from memfit.training.steps import check_model, check_size, installed, is_custom
+from memfit.training.guard_events import Journal
+from memfit.training.guarding import guarded_evaluation
+from memfit.training.steps import check_model, check_size, is_custom
 
 
 def evaluate(
@@ -26,7 +28,8 @@ def evaluate(
     """Evaluates a model as `model.evaluate` does, so many samples at a time.
 
     Loss and metrics are those of the batches that the data comes in, whatever `micro_batch` is: a batch of a
-    dataset or generator is cut inside the step.
+    dataset or generator is cut inside the step. A batch that runs out of memory is evaluated again in smaller
+    parts.
 
     Args:
         model: A compiled model.
@@ -37,7 +40,6 @@ def evaluate(
     """
     check_model(model)
     check_not_empty(x)
-    test_step = None
     if micro_batch is not None:
         check_size("micro_batch", micro_batch)
         if is_custom(model, "test_step"):
@@ -46,8 +48,7 @@ def evaluate(
                 "losses add up",
                 remedy="Leave micro_batch out, and give smaller batches",
             )
-        test_step = micro_batched_test_step(model, micro_batch)
-    with installed(model, test_step=test_step):
+    with guarded_evaluation(model, micro_batch, Journal()) if model.compiled else nullcontext():
         return model.evaluate(
             x=x,
             y=y,

@@ -1,21 +1,26 @@
 """`fit`: Keras's own, with the steps of a plan."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import keras
 
 from memfit.budgets.errors import InvalidInput, MemfitError
+from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
 from memfit.planning.refusal import DoesNotFit
 from memfit.training import private_apis
 from memfit.training.batches import batch_size_of, check_not_empty, first_samples
+from memfit.training.guard_events import Journal
+from memfit.training.guard_reading import reopenable
+from memfit.training.guarding import guarded_training
 from memfit.training.monitoring import monitored
 from memfit.training.monitoring_peaks import PeakMeter, device_name
-from memfit.training.planned_steps import check_losses, check_plan, planned_steps
+from memfit.training.planned_steps import check_losses, check_plan
 from memfit.training.planning_ahead import plan as make_plan
 from memfit.training.precision import lowered
 from memfit.training.run import Run
-from memfit.training.steps import check_model, installed
+from memfit.training.steps import check_model
 from memfit.training.supervised_fit import keras_fit, known_plan, tightened
 
 
@@ -45,7 +50,8 @@ def fit(
     """Trains a model as `model.fit` does, in the memory there is.
 
     All of Keras's arguments have Keras's meaning, and Keras does the work: memfit replaces only what one step
-    executes, for the length of this call. A job that fits as it is runs as stock Keras.
+    executes, for the length of this call. A job that fits as it is runs as stock Keras. When memory runs out all
+    the same, the step is rolled back, computed in a tighter way, and the training goes on (`docs/guard.md`).
 
     Args:
         model: A compiled model.
@@ -60,6 +66,7 @@ def fit(
         DoesNotFit: If no allowed plan fits; it says what would.
         InvalidInput: If the arguments contradict each other, the data is empty, or the plan does not suit the
             model. The model is then as it was.
+        OutOfMemory: If memory ran out and nothing that is allowed was tight enough.
     """
     check_model(model)
     check_not_empty(x)
@@ -68,8 +75,10 @@ def fit(
             "A plan says the memory it was made for, so give `plan` or `memory`, not both",
             received=f"plan=..., memory={memory!r}",
         )
-    events: tuple[str, ...] = ()
-    plan = known_plan() if plan is None else plan
+    journal = Journal()
+    # A plan that somebody made is a promise: tightening goes no farther than it does.
+    allowed = Fidelity.read(allow) if plan is None else plan.fidelity
+    plan = known_plan(model) if plan is None else plan
     if plan is None and model.compiled:  # Keras says best that a model is not compiled
         try:
             validates = validation_data is not None or bool(validation_split)
@@ -80,42 +89,44 @@ def fit(
         except MemfitError as error:
             if memory is not None:
                 raise
-            events = (f"Trained as stock Keras, because no plan could be made: {error}",)
+            journal.note(f"Trained as stock Keras, because no plan could be made: {error}")
     if plan is not None:
         check_plan(model, plan)
         batch_size = _batch_size_with(plan, x, batch_size)
-        events = check_losses(model, plan, first_samples(x, y, sample_weight))
-    train_step, test_step = planned_steps(model, plan)
+        for assumed in check_losses(model, plan, first_samples(x, y, sample_weight)):
+            journal.note(assumed)
     precision = None if plan is None else plan.precision
+    arguments = {
+        "x": x,
+        "y": y,
+        "batch_size": batch_size,
+        "epochs": epochs,
+        "verbose": verbose,
+        "callbacks": callbacks,
+        "validation_split": validation_split,
+        "validation_data": validation_data,
+        "shuffle": shuffle,
+        "class_weight": class_weight,
+        "sample_weight": sample_weight,
+        "initial_epoch": initial_epoch,
+        "steps_per_epoch": steps_per_epoch,
+        "validation_steps": validation_steps,
+        "validation_batch_size": validation_batch_size,
+        "validation_freq": validation_freq,
+    }
     with (
         lowered(model, precision),
-        installed(model, train_step=train_step, test_step=test_step),
+        guarded_training(model, plan, allowed, journal, *reopenable(arguments))
+        if model.compiled
+        else nullcontext(),
         PeakMeter(device_name()) as meter,
     ):
-        arguments = {
-            "x": x,
-            "y": y,
-            "batch_size": batch_size,
-            "epochs": epochs,
-            "verbose": verbose,
-            "callbacks": callbacks,
-            "validation_split": validation_split,
-            "validation_data": validation_data,
-            "shuffle": shuffle,
-            "class_weight": class_weight,
-            "sample_weight": sample_weight,
-            "initial_epoch": initial_epoch,
-            "steps_per_epoch": steps_per_epoch,
-            "validation_steps": validation_steps,
-            "validation_batch_size": validation_batch_size,
-            "validation_freq": validation_freq,
-        }
         history = keras_fit(model, arguments, plan)
     history.memory = Run(
         plan=plan,
         predicted=None if plan is None else plan.predicted,
         measured=meter.peak or None,
-        events=events,
+        events=tuple(journal.events),
         monitored=monitored(callbacks),
     )
     return history

@@ -9,16 +9,10 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.micro_batches import why_not
 from memfit.planning.plan import Plan
-from memfit.training import private_apis
 from memfit.training.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
-from memfit.training.micro_batches import (
-    Forward,
-    Step,
-    micro_batched_test_step,
-    micro_batched_train_step,
-    whole_batch_train_step,
-)
-from memfit.training.rematerialisation import rematerialised
+from memfit.training.guard_steps import test_step, train_step
+from memfit.training.guard_tightening import Settings
+from memfit.training.micro_batches import Step
 from memfit.training.steps import check_size, is_custom
 
 
@@ -73,24 +67,7 @@ def check_losses(model: keras.Model, plan: Plan, data: Any) -> tuple[str, ...]:
 
 def planned_steps(model: keras.Model, plan: Plan | None) -> tuple[Step | None, Step | None]:
     """Returns the `train_step` and `test_step` of a plan; None where the model's own step is the one."""
-    if plan is None:
-        return None, None
-    train_step = test_step = None
-    if plan.micro_batch is not None:
-        train_step = micro_batched_train_step(model, plan.micro_batch, _forward(model, plan))
-    elif plan.segments is not None:
-        train_step = whole_batch_train_step(model, _forward(model, plan))
-    if plan.validation_batch is not None and not is_custom(model, "test_step"):
-        test_step = micro_batched_test_step(model, plan.validation_batch)
-    return train_step, test_step
-
-
-def _forward(model: keras.Model, plan: Plan) -> Forward:
-    """What computes `model(x, training=True)`: the one place where a step calls the model."""
-    if plan.segments is not None:
-        return rematerialised(model, plan.segments)
-
-    def forward(x: Any) -> Any:
-        return private_apis.forward(model, x, training=True)
-
-    return forward
+    settings = Settings.of(plan)
+    train = None if settings == Settings() else train_step(model, settings)
+    size = None if plan is None or is_custom(model, "test_step") else plan.validation_batch
+    return train, None if size is None else test_step(model, size)

@@ -12,6 +12,9 @@ import numpy as np
 from memfit.budgets.errors import InvalidInput
 from memfit.training import private_apis
 from memfit.training.batches import check_not_empty
+from memfit.training.guard_events import Journal
+from memfit.training.guard_prediction import parts
+from memfit.training.guarding import guarded_prediction
 from memfit.training.npy_files import NpyFile
 from memfit.training.steps import check_model, check_size
 
@@ -29,6 +32,8 @@ def predict(
 ) -> Any:
     """Predicts as `model.predict` does, so many samples at a time, and writes the outputs to disk.
 
+    A batch that runs out of memory is predicted again in smaller parts.
+
     Args:
         model: A model.
         micro_batch: Samples to compute at once; None for whole batches, as stock Keras does.
@@ -44,10 +49,11 @@ def predict(
     check_not_empty(x)
     if micro_batch is not None:
         check_size("micro_batch", micro_batch)
-    if out is None and micro_batch is None:
-        return model.predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
-    batches = _outputs(model, x, batch_size, verbose, steps, callbacks, micro_batch)
-    return _gathered(batches) if out is None else _streamed(model, batches, _npy_path(out))
+    with guarded_prediction(model, Journal()):
+        if out is None and micro_batch is None:
+            return model.predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
+        batches = _outputs(model, x, batch_size, verbose, steps, callbacks, micro_batch)
+        return _gathered(batches) if out is None else _streamed(model, batches, _npy_path(out))
 
 
 def _npy_path(out: str | PathLike[str]) -> Path:
@@ -86,24 +92,13 @@ def _outputs(
         for begin_step, end_step, batches in iterator:
             callbacks.on_predict_batch_begin(begin_step)
             data = private_apis.next_batches(model, batches)
-            parts = [part for batch in data for part in _parts(batch, micro_batch)]
-            outputs = _concatenated([_to_numpy(model.predict_function([part])) for part in parts])
+            pieces = [part for batch in data for part in parts(batch, micro_batch)]
+            outputs = _concatenated([_to_numpy(model.predict_function([part])) for part in pieces])
             callbacks.on_predict_batch_end(end_step, {"outputs": outputs})
             yield outputs
             if model.stop_predicting:
                 break
     callbacks.on_predict_end()
-
-
-def _parts(batch: Any, size: int | None) -> list[Any]:
-    samples = int(next(leaf for leaf in keras.tree.flatten(batch) if leaf is not None).shape[0])
-    if size is None or samples <= size:
-        return [batch]
-    return [_slice(batch, start, start + size) for start in range(0, samples, size)]
-
-
-def _slice(batch: Any, start: int, stop: int) -> Any:
-    return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[start:stop], batch)
 
 
 def _to_numpy(outputs: Any) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 
 from memfit.budgets.size import Size
 from memfit.tables import table
+from memfit.training.guard_events import Event
 from memfit.training.monitoring_record import MemoryRecord
 
 
@@ -17,14 +18,14 @@ class Run:
         predicted: The peak that the plan predicted, or None.
         measured: The peak that TensorFlow's allocator measured on the device, or None where it does not count
             (a CPU outside of an arena).
-        events: What happened on the way, in order, as sentences.
+        events: What happened on the way, in order; each prints as a sentence.
         monitored: The record of a `MemoryMonitor` among the callbacks, or None.
     """
 
     plan: Any = None
     predicted: Size | None = None
     measured: Size | None = None
-    events: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
     monitored: MemoryRecord | None = None
 
     def __repr__(self) -> str:
@@ -41,6 +42,6 @@ class Run:
             "plan": None if self.plan is None else self.plan.to_json(),
             "predicted": None if self.predicted is None else int(self.predicted),
             "measured": None if self.measured is None else int(self.measured),
-            "events": list(self.events),
+            "events": [event.to_json() for event in self.events],
             "monitored": None if self.monitored is None else self.monitored.to_json(),
         }

@@ -42,6 +42,22 @@ def installed(model: keras.Model, **steps: Step | None) -> Iterator[None]:
             object.__setattr__(model, _FUNCTIONS[name], compiled[name] if same else None)
 
 
+@contextmanager
+def replaced(model: keras.Model, **functions: Any) -> Iterator[None]:
+    """Lets a model run other functions (`train_function`, ...) than Keras compiles, and restores its own ones."""
+    own = {name: getattr(model, name) for name in functions}
+    mark = private_apis.compiled_mark(model)
+    for name, function in functions.items():
+        object.__setattr__(model, name, function)
+    try:
+        yield
+    finally:
+        same = mark is private_apis.compiled_mark(model)
+        for name in functions:
+            # A compile() in a callback has thrown the old functions away.
+            object.__setattr__(model, name, own[name] if same else None)
+
+
 def check_model(model: Any) -> None:
     """Refuses what is no Keras model."""
     if not isinstance(model, keras.Model):

@@ -1,0 +1,113 @@
+"""What the guard saw and did: one event for every time that memory ran out, and the error where nothing helped."""
+
+import logging
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from memfit.budgets.budget import budget
+from memfit.budgets.errors import MemfitError
+from memfit.budgets.size import Size
+from memfit.planning.explaining import explain
+
+log = logging.getLogger("memfit")
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened in a run; prints as a sentence.
+
+    Attributes:
+        says: The whole of it, as a sentence.
+        phase: "training", "validation", "prediction" or "data" where memory ran out there; otherwise empty.
+        batch: The batch of that phase, counted from 1; None where it was none.
+        asked: What was asked for when memory ran out, or None.
+        free: What was free once the step had been rolled back, or None where it is not known.
+        done: What was done about it, or empty.
+    """
+
+    says: str
+    phase: str = ""
+    batch: int | None = None
+    asked: Size | None = None
+    free: Size | None = None
+    done: str = ""
+
+    def __str__(self) -> str:
+        return self.says
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the event as plain data, sizes in bytes."""
+        return {key: int(value) if isinstance(value, Size) else value for key, value in asdict(self).items()}
+
+
+class OutOfMemory(MemfitError, RuntimeError):
+    """Memory ran out, and the training cannot go on in this process.
+
+    Attributes:
+        intact: Whether the model is as it was before the batch; otherwise a part of its weights was updated and
+            only a checkpoint helps.
+    """
+
+    def __init__(self, message: str, intact: bool = True) -> None:
+        super().__init__(message)
+        self.intact = intact
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.intact)
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Memory that ran out, without the exception, whose traceback would hold the step's tensors.
+
+    Attributes:
+        asked: The bytes of the allocation that failed, or None.
+        by: What asked for it, such as "layer dense, MatMul (backward)".
+    """
+
+    asked: Size | None
+    by: str
+
+    def __str__(self) -> str:
+        return f"{self.asked or 'memory'} {f'for {self.by} ' if self.by else ''}could not be had"
+
+
+def shortage(error: BaseException) -> Shortage | None:
+    """Says what an error tells of memory that ran out; None where it tells of something else."""
+    if isinstance(error, MemfitError):
+        return None
+    told = explain(error)
+    # A GPU's libraries report a failed allocation as an internal error, and Keras that of an eager layer as a
+    # RuntimeError: there only the text can tell.
+    if not isinstance(error, tf.errors.ResourceExhaustedError) and told.ran_out not in ("device", "block"):
+        return None
+    asked = told.asked
+    by = "" if asked is None else ", ".join(filter(None, (asked.layer, asked.op, asked.phase)))
+    return Shortage(told.requested or (None if asked is None else asked.bytes), by)
+
+
+class Journal:
+    """The events of a run, each written to the log as it happens."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def note(self, says: str) -> None:
+        """Notes something that is no shortage."""
+        self.events.append(Event(says))
+
+    def ran_out(self, phase: str, batch: int, lack: Shortage, done: str) -> None:
+        """Notes that memory ran out, and what is done about it."""
+        left = free()
+        there = "" if left is None else f", {left} free"
+        says = f"Out of memory in {phase}, batch {batch}: {lack}{there}. {done}."
+        self.events.append(Event(says, phase, batch, lack.asked, left, done))
+        log.warning("%s", says)
+
+
+def free() -> Size | None:
+    """What is free on the device that trains; None where nobody knows."""
+    devices = budget().devices
+    return devices[0].free if devices else None

@@ -1,0 +1,95 @@
+"""Reading batches under guard: a batch that was lost to a shortage is read again, where that is possible."""
+
+import gc
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.budgets.errors import InvalidInput
+from memfit.training.feeding import Feed, feed
+from memfit.training.guard_events import Journal, OutOfMemory, shortage
+from memfit.training.supervision import current
+
+# How often the same batch is read again: TensorFlow waits 10 s for memory, and its threads fail on for a while.
+_TRIES = 4
+
+
+class Reader:
+    """Takes batches from Keras's iterators and knows where in the data it is.
+
+    Args:
+        phase: What the batches are for, "training" or "validation".
+        journal: Where events go.
+        feed: The data, where it may be opened again in this process; None where it may not.
+    """
+
+    def __init__(self, phase: str, journal: Journal, feed: Feed | None = None) -> None:
+        self._phase, self._journal, self._feed = phase, journal, feed
+        self._given: Any = None  # what Keras gives, kept so that no other iterator gets its identity
+        self._iterator: Any = None
+        self._epoch, self._batch = -1, 0
+
+    @property
+    def spec(self) -> Any:
+        """What Keras's iterator promises of all its batches; None where it promises nothing."""
+        return getattr(self._given, "element_spec", None)
+
+    def next(self, iterator: Any) -> Any:
+        """Returns the next batch.
+
+        Raises:
+            StopIteration: At the end of the data.
+            OutOfMemory: If there was no memory to read a batch, and the data cannot be opened again.
+        """
+        if iterator is not self._given:
+            self._given = self._iterator = iterator
+            self._epoch, self._batch = self._epoch + 1, 0
+        for left in reversed(range(_TRIES)):
+            try:
+                data = next(self._iterator)
+                self._batch += 1
+                return data
+            except (tf.errors.OpError, RuntimeError) as error:
+                lack = None if isinstance(error, tf.errors.OutOfRangeError) else shortage(error)
+                if lack is None:
+                    raise
+            self._iterator = None
+            gc.collect()
+            story = f"of {self._phase} could not be read"
+            try:
+                if not left or self._feed is None:
+                    raise InvalidInput(f"The batch {story}")
+                self._iterator = self._feed.reopen(self._epoch, self._batch)
+            except InvalidInput:
+                self._journal.ran_out("data", self._batch + 1, lack, f"The batch {story}")
+                raise OutOfMemory(
+                    f"Memory ran out while batch {self._batch + 1} {story} ({lack}), and this data cannot be "
+                    "opened again at that batch in this process. The model is as it was after the batch before."
+                ) from None
+            self._journal.ran_out(
+                "data", self._batch + 1, lack, f"Opened the data {story} again at this batch"
+            )
+        raise AssertionError("the last try returns or raises")
+
+
+def reopenable(arguments: Mapping[str, Any]) -> tuple[Feed | None, Feed | None]:
+    """The training and the validation data of a call of `fit`, as far as they may be opened again.
+
+    Not under a supervisor, who starts a new process at the lost batch, and not where Keras reads on in one
+    iterator over several epochs.
+    """
+    if current() is not None:
+        return None, None
+    fit = arguments
+    train = validation = None
+    if fit["steps_per_epoch"] is None and not isinstance(fit["x"], keras.utils.PyDataset):
+        names = ("batch_size", "shuffle", "class_weight", "validation_split")
+        train = feed(fit["x"], fit["y"], fit["sample_weight"], **{name: fit[name] for name in names})
+    if fit["validation_data"] is not None and fit["validation_steps"] is None:
+        parts = keras.utils.unpack_x_y_sample_weight(fit["validation_data"])
+        if not isinstance(parts[0], keras.utils.PyDataset):
+            size = fit["validation_batch_size"] or fit["batch_size"]
+            validation = feed(*parts, batch_size=size, shuffle=False)
+    return train, validation

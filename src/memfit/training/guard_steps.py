@@ -1,0 +1,188 @@
+"""Steps that can be taken back: a training step in two halves, and steps that leave the weights alone."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.training import private_apis
+from memfit.training.guard_gradients import GradientShelf
+from memfit.training.guard_tightening import Settings
+from memfit.training.guard_update import CannotBeFinished, Update
+from memfit.training.micro_batches import (
+    Apply,
+    Forward,
+    Step,
+    micro_batched_test_step,
+    micro_batched_train_step,
+    whole_batch_train_step,
+)
+from memfit.training.rematerialisation import rematerialised
+from memfit.training.steps import is_custom
+
+Compiled = Callable[[Any, Any], Any]
+
+
+class TrainStep:
+    """A training step: `compute` may fail and be taken back, `update` may fail and be finished.
+
+    With XLA the whole step is one program, which either runs or does not, and there is nothing left to update.
+    A custom `train_step` cannot be split either; for it is noted whether it had begun to update.
+
+    Args:
+        model: A compiled model.
+        settings: How to compute.
+    """
+
+    def __init__(self, model: keras.Model, settings: Settings) -> None:
+        self._shelf = GradientShelf()
+        self._update: Update | None = None
+        self._begun: tf.Variable | None = None
+        if is_custom(model, "train_step"):
+            self._begun = tf.Variable(False, trainable=False)
+            step = _watched(model, self._begun)
+        elif model.jit_compile and not model.run_eagerly:
+            step = train_step(model, settings)
+        else:
+            self._update = Update(model, self._shelf)
+            step = train_step(model, settings, self._shelf.put)
+        self._function = compiled(model, step)
+
+    def compute(self, data: Any, spec: Any) -> Any:
+        """Computes gradients and metrics of a batch, and returns the logs."""
+        if self._begun is not None:
+            self._begun.assign(False)
+        return self._function(data, spec)
+
+    def update(self) -> None:
+        """Updates the weights."""
+        if self._update is not None:
+            self._update.run()
+
+    def finish_update(self) -> None:
+        """Does what is left of an update that failed.
+
+        Raises:
+            CannotBeFinished: If it cannot be taken up.
+        """
+        if self._update is None:
+            raise CannotBeFinished("it is a part of a custom train_step")
+        self._update.finish()
+
+    @property
+    def begun(self) -> bool:
+        """Whether a step that failed had begun to change weights or optimizer."""
+        if self._begun is not None:
+            return bool(self._begun)
+        return self._update is not None and self._update.begun
+
+    def clear(self) -> None:
+        """Lets go of the gradients of a step that failed."""
+        self._shelf.clear()
+
+
+def train_step(model: keras.Model, settings: Settings, apply: Apply | None = None) -> Step:
+    """Returns the training step that some settings describe."""
+    if settings.micro_batch is None:
+        return whole_batch_train_step(model, _forward(model, settings), apply)
+    return micro_batched_train_step(model, settings.micro_batch, _forward(model, settings), apply)
+
+
+def test_step(model: keras.Model, size: int | None) -> Step:
+    """Returns the model's own test step, or that in parts of some samples."""
+    return model.test_step if size is None else micro_batched_test_step(model, size)
+
+
+def compiled(model: keras.Model, step: Step) -> Compiled:
+    """Returns a step compiled as Keras would compile it, with the shapes that the data promises.
+
+    Not with those of the batch at hand: a shorter last batch would be another trace, and where Keras's losses
+    know the size of a batch they are averaged otherwise.
+
+    Returns:
+        A function of a batch and of what is known of all batches (the `element_spec` of a dataset), or None.
+    """
+    step = tf.autograph.experimental.do_not_convert(step)
+    made: dict[Any, Any] = {}
+
+    def on_data(data: Any, spec: Any) -> Any:
+        # Data may have optional parts, which are to be None in a step.
+        data = keras.tree.map_structure(lambda leaf: None if _is_optional(leaf) else leaf, data)
+        if model.run_eagerly:
+            return step(data)
+        leaves = keras.tree.flatten(data)
+        present = [leaf for leaf in leaves if leaf is not None]
+        known = [leaf for leaf in keras.tree.flatten(spec) if _is_promise(leaf)]
+        signature = tuple(known) if len(known) == len(present) else None
+        if signature not in made:
+            # Not the batch itself, which the function would hold.
+            structure = keras.tree.map_structure(lambda leaf: leaf is not None, data)
+            made[signature] = tf.function(
+                lambda *tensors: step(_packed(structure, tensors)),
+                input_signature=signature,
+                reduce_retracing=True,
+                jit_compile=model.jit_compile,
+                autograph=False,
+            )
+        return made[signature](*present)
+
+    return on_data
+
+
+def _packed(structure: Any, tensors: Sequence[Any]) -> Any:
+    """Puts tensors in the places of a structure that are true, and None in the others."""
+    left = iter(tensors)
+    return keras.tree.map_structure(lambda present: next(left) if present else None, structure)
+
+
+def _is_optional(leaf: Any) -> bool:
+    return isinstance(leaf, tf.experimental.Optional)
+
+
+def _is_promise(leaf: Any) -> bool:
+    """Whether a part of a dataset's `element_spec` promises a tensor."""
+    return isinstance(leaf, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec)
+
+
+def _forward(model: keras.Model, settings: Settings) -> Forward:
+    """What computes `model(x, training=True)`: the one place where a step calls the model."""
+    if settings.segments is not None:
+        return rematerialised(model, settings.segments)
+
+    def forward(x: Any) -> Any:
+        return private_apis.forward(model, x, training=True)
+
+    return forward
+
+
+def _watched(model: keras.Model, begun: tf.Variable) -> Step:
+    """Returns a model's own `train_step`, whose optimizers update only after all gradients, and note it."""
+    optimizers = {id(value): value for value in (model.optimizer, *vars(model).values()) if _optimizes(value)}
+
+    def watched(own: Callable[..., Any]) -> Callable[..., Any]:
+        def apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+            tensors = [
+                tensor for tensor in tf.nest.flatten(grads, expand_composites=True) if tensor is not None
+            ]
+            with tf.control_dependencies(tensors):
+                begins = begun.assign(True)
+            with tf.control_dependencies([begins]):
+                return own(grads, trainable_variables)
+
+        return apply
+
+    def train_step(data: Any) -> Any:
+        for optimizer in optimizers.values():
+            object.__setattr__(optimizer, "apply", watched(optimizer.apply))
+        try:
+            return model.train_step(data)
+        finally:
+            for optimizer in optimizers.values():
+                object.__delattr__(optimizer, "apply")
+
+    return train_step
+
+
+def _optimizes(value: Any) -> bool:
+    return isinstance(value, keras.optimizers.Optimizer)

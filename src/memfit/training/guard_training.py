@@ -1,0 +1,182 @@
+"""Training under guard: a step that runs out of memory is rolled back, tightened and done again."""
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.training.guard_events import Journal, OutOfMemory, Shortage, free, shortage
+from memfit.training.guard_reading import Reader
+from memfit.training.guard_rollback import Rollback
+from memfit.training.guard_steps import TrainStep
+from memfit.training.guard_tightening import Settings, Tightening
+from memfit.training.guard_update import CannotBeFinished
+from memfit.training.monitoring_peaks import device_name, take_peak
+
+# How often an update is taken up again: each time TensorFlow itself waits 10 s for memory.
+_UPDATES = 3
+# Steps without a shortage after which the faster step is tried again: far more than a shortage costs (10 s).
+_QUIET = 100
+
+
+class GuardedTraining:
+    """Stands in for a model's `train_function`.
+
+    Args:
+        model: A compiled model.
+        settings: How a step is computed at first.
+        tightening: What to do when that takes too much.
+        reader: Where batches come from.
+        journal: Where events go.
+        made: Steps that were compiled before, by their settings.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        settings: Settings,
+        tightening: Tightening,
+        reader: Reader,
+        journal: Journal,
+        made: dict[Settings, TrainStep],
+    ) -> None:
+        self._model, self._tightening, self._reader, self._journal = model, tightening, reader, journal
+        self._rollback = Rollback(model)
+        self._made = made
+        self._device = device_name()
+        self._batch = self._quiet = 0
+        self._faster: list[Settings] = []  # the settings that ran out, the last one last
+        self._tighter: Settings | None = None  # what to go back to while a faster step is on trial
+        self._need: dict[Settings, int] = {}
+        self.settings = settings
+
+    def __call__(self, iterator: Any) -> Any:
+        """Trains as many batches as Keras wants to execute at once; returns the last one's logs."""
+        logs = None
+        for _ in range(self._model.steps_per_execution):
+            try:
+                data = self._reader.next(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if logs is None:
+                    raise StopIteration from None
+                break
+            logs = self._train(data)
+        return logs
+
+    def _train(self, data: Any) -> Any:
+        self._batch += 1
+        self._quiet += 1
+        if self._quiet > _QUIET and self._faster:
+            self._try_faster()
+        self._rollback.note()
+        again = False
+        while True:
+            try:
+                logs = self._compute(data)
+                break
+            except (tf.errors.OpError, RuntimeError) as error:
+                lack = shortage(error)
+                if lack is None:
+                    raise
+            # The exception is gone here, and with its traceback what the step had allocated.
+            if self._step().begun:
+                raise self._half_updated(lack, "a custom train_step cannot be taken up half-way")
+            self._roll_back()
+            again = self._answer(lack, data, again)
+            self._rollback.note()
+        self._update()
+        self._tighter = None
+        return logs
+
+    def _compute(self, data: Any) -> Any:
+        if self.settings in self._need:
+            return self._step().compute(data, self._reader.spec)
+        take_peak(self._device)
+        before = tf.config.experimental.get_memory_info(self._device)["current"]
+        logs = self._step().compute(data, self._reader.spec)
+        self._need[self.settings] = take_peak(self._device) - before
+        self._rollback.forget()  # the first step has made the metrics' variables
+        return logs
+
+    def _step(self) -> TrainStep:
+        if self.settings not in self._made:
+            self._made[self.settings] = TrainStep(self._model, self.settings)
+        return self._made[self.settings]
+
+    def _roll_back(self) -> None:
+        self._step().clear()
+        self._rollback.undo()
+        gc.collect()
+
+    def _answer(self, lack: Shortage, data: Any, again: bool) -> bool:
+        """Chooses how the batch is tried again; returns whether it is with the same settings."""
+        self._quiet = 0
+        if self._tighter is not None:  # a trial, and the last one
+            self.settings, self._tighter, self._faster = self._tighter, None, []
+            self._note(lack, f"Rolled back; goes on in {self.settings}")
+            return False
+        left, need = free(), self._need.get(self.settings)
+        if not again and left is not None and need is not None and need <= left:
+            self._note(lack, "Rolled back; there is room for the step again, and it is repeated")
+            return True
+        found = self._tightening.tighter(self.settings, data, need, left)
+        if found is None:
+            self._note(lack, "Rolled back; nothing tighter is left or allowed")
+            raise OutOfMemory(self._tightening.needed(self.settings, str(lack), need, left))
+        self._faster.append(self.settings)
+        self.settings, remark = found
+        self._note(lack, f"Rolled back, and trained again in {self.settings}{remark}")
+        return False
+
+    def _try_faster(self) -> None:
+        """Goes back to the faster step, on trial, where a step like that has found room before and would now."""
+        self._quiet = 0
+        left, need = free(), self._need.get(self._faster[-1])
+        if left is None or need is None or need > left:
+            return
+        self._tighter, self.settings = self.settings, self._faster.pop()
+        self._journal.note(f"There is room again: from batch {self._batch} on in {self.settings}.")
+
+    def _update(self) -> None:
+        """Updates the weights, and takes the update up again where it was cut off."""
+        lack = self._lack_of(self._step().update)
+        for _ in range(_UPDATES):
+            if lack is None:
+                return
+            gc.collect()
+            self._note(lack, "Kept the gradients, and took the update up where it was cut off")
+            try:
+                lack = self._lack_of(self._step().finish_update)
+            except CannotBeFinished as reason:
+                raise self._half_updated(lack, str(reason)) from None
+        if lack is None:
+            return
+        if self._step().begun:
+            raise self._half_updated(lack, "there was no memory to finish it")
+        self._roll_back()
+        self._note(lack, "Rolled back; there is no memory for the optimizer's update")
+        raise OutOfMemory(self._tightening.needed(self.settings, str(lack), None, free()))
+
+    def _lack_of(self, update: Callable[[], None]) -> Shortage | None:
+        """Runs an update and returns what it ran out of; None where it is done."""
+        try:
+            update()
+        except (tf.errors.OpError, RuntimeError) as error:
+            lack = shortage(error)
+            if lack is None:
+                raise
+            return lack
+        return None
+
+    def _half_updated(self, lack: Shortage, reason: str) -> OutOfMemory:
+        self._note(lack, f"The update had begun and cannot be finished: {reason}")
+        return OutOfMemory(
+            f"Memory ran out while the weights were being updated ({lack}), and {reason}. A part of the weights "
+            "is updated and the rest is not: go on from a checkpoint.",
+            intact=False,
+        )
+
+    def _note(self, lack: Shortage, done: str) -> None:
+        self._journal.ran_out("training", self._batch, lack, done)

@@ -1,0 +1,106 @@
+"""Validation under guard: a batch that does not fit is evaluated in smaller parts; training is not touched."""
+
+import gc
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.planning.micro_batches import sizes
+from memfit.training.guard_events import Journal, OutOfMemory, Shortage, shortage
+from memfit.training.guard_reading import Reader
+from memfit.training.guard_rollback import Rollback
+from memfit.training.guard_steps import Compiled, compiled, test_step
+from memfit.training.steps import is_custom
+
+_HALF = 0.5
+
+
+class GuardedValidation:
+    """Stands in for a model's `test_function`.
+
+    Args:
+        model: A compiled model.
+        size: Samples to evaluate at once, at first; None for whole batches.
+        reader: Where batches come from.
+        journal: Where events go.
+        made: Steps that were compiled before, by their size.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        size: int | None,
+        reader: Reader,
+        journal: Journal,
+        made: dict[int | None, Compiled],
+    ) -> None:
+        self._model, self._size, self._reader, self._journal = model, size, reader, journal
+        self._made = made
+        self._rollback = Rollback(model)
+        self._batch = 0
+
+    def __call__(self, iterator: Any) -> Any:
+        """Evaluates as many batches as Keras wants to execute at once; returns the last one's logs."""
+        logs = None
+        for _ in range(self._model.steps_per_execution):
+            try:
+                data = self._reader.next(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if logs is None:
+                    raise StopIteration from None
+                break
+            logs = self._evaluate(data)
+        return logs
+
+    def _evaluate(self, data: Any) -> Any:
+        self._batch += 1
+        self._rollback.note()
+        again = False
+        while True:
+            try:
+                logs = self._step()(data, self._reader.spec)
+                if self._batch == 1:
+                    self._rollback.forget()  # the first step has made the metrics' variables
+                return logs
+            except (tf.errors.OpError, RuntimeError) as error:
+                lack = shortage(error)
+                if lack is None:
+                    raise
+            self._rollback.undo()
+            gc.collect()
+            self._tighten(data, lack, again)
+            again = True
+            self._rollback.note()
+
+    def _step(self) -> Compiled:
+        if self._size not in self._made:
+            self._made[self._size] = compiled(self._model, test_step(self._model, self._size))
+        return self._made[self._size]
+
+    def _tighten(self, data: Any, lack: Shortage, again: bool) -> None:
+        smaller = None
+        if not is_custom(self._model, "test_step"):
+            smaller = half(data, self._size)
+        if smaller is not None:
+            self._size = smaller
+            self._note(lack, f"Its metrics were rolled back, and it is evaluated again in parts of {smaller}")
+        elif not again:
+            self._note(lack, "Its metrics were rolled back, and it is evaluated again")
+        else:
+            self._note(lack, "Its metrics were rolled back; nothing smaller is left")
+            raise OutOfMemory(
+                f"There is no memory to evaluate even {self._size or 'one batch'} at a time: {lack}. "
+                "The model is as it was. Free memory that others hold, or give smaller validation batches."
+            )
+
+    def _note(self, lack: Shortage, done: str) -> None:
+        self._journal.ran_out("validation", self._batch, lack, done)
+
+
+def half(data: Any, size: int | None) -> int | None:
+    """The next smaller part of a batch to compute at once; None where there is none."""
+    samples = int(next(leaf for leaf in keras.tree.flatten(data) if leaf is not None).shape[0])
+    now = min(size or samples, samples)
+    smaller = [other for other in sizes(samples) if other < now]
+    return next((other for other in smaller if other <= _HALF * now), smaller[-1] if smaller else None)

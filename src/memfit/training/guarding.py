@@ -1,0 +1,101 @@
+"""Putting a model's training, validation and prediction under guard for the length of a call."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.planning.fidelity import Fidelity
+from memfit.planning.plan import Plan
+from memfit.training import private_apis
+from memfit.training.feeding import Feed
+from memfit.training.guard_events import Journal
+from memfit.training.guard_prediction import GuardedPrediction
+from memfit.training.guard_reading import Reader
+from memfit.training.guard_steps import test_step
+from memfit.training.guard_tightening import Settings, Tightening
+from memfit.training.guard_training import GuardedTraining
+from memfit.training.guard_validation import GuardedValidation
+from memfit.training.planned_steps import planned_steps
+from memfit.training.steps import installed, is_custom, replaced
+
+
+@contextmanager
+def guarded_training(
+    model: keras.Model,
+    plan: Plan | None,
+    allow: Fidelity,
+    journal: Journal,
+    feed: Feed | None = None,
+    validation_feed: Feed | None = None,
+) -> Iterator[None]:
+    """Lets a model train and validate under guard, with the steps of a plan.
+
+    Args:
+        model: A compiled model.
+        plan: The plan to begin with; None for stock Keras's step.
+        allow: The farthest that tightening may go.
+        journal: Where events go.
+        feed: The training data, where it may be opened again in this process.
+        validation_feed: The same for the validation data.
+    """
+    reason = why_not(model)
+    if reason is not None:
+        journal.note(f"Trained without the guard, because {reason}.")
+        train, test = planned_steps(model, plan)
+        with installed(model, train_step=train, test_step=test):
+            yield
+        return
+    # In another precision the steps are others, and they end with it.
+    made = {} if plan is not None and plan.precision is not None else private_apis.kept_steps(model)
+    training = GuardedTraining(
+        model,
+        Settings.of(plan),
+        Tightening(model, allow),
+        Reader("training", journal, feed),
+        journal,
+        made.setdefault(("train", model.run_eagerly, model.jit_compile), {}),
+    )
+    size = None if plan is None or is_custom(model, "test_step") else plan.validation_batch
+    validation = _validation(model, size, journal, made, validation_feed)
+    with replaced(model, train_function=training, test_function=validation):
+        yield
+
+
+@contextmanager
+def guarded_evaluation(model: keras.Model, size: int | None, journal: Journal) -> Iterator[None]:
+    """Lets a model evaluate under guard, so many samples at a time at first."""
+    if why_not(model) is not None:
+        with installed(model, test_step=None if size is None else test_step(model, size)):
+            yield
+        return
+    validation = _validation(model, size, journal, private_apis.kept_steps(model), None)
+    with replaced(model, test_function=validation):
+        yield
+
+
+@contextmanager
+def guarded_prediction(model: keras.Model, journal: Journal) -> Iterator[None]:
+    """Lets a model predict under guard."""
+    if why_not(model) is not None:
+        yield
+        return
+    model.make_predict_function()
+    with replaced(model, predict_function=GuardedPrediction(model, model.predict_function, journal)):
+        yield
+
+
+def why_not(model: keras.Model) -> str | None:
+    """Says why a model's steps cannot be guarded, or None where they can."""
+    if tf.distribute.has_strategy() or private_apis.has_strategy(model):
+        return "a distribution strategy runs its steps"
+    return None
+
+
+def _validation(
+    model: keras.Model, size: int | None, journal: Journal, made: dict[Any, Any], feed: Feed | None
+) -> GuardedValidation:
+    steps = made.setdefault(("test", model.run_eagerly, model.jit_compile), {})
+    return GuardedValidation(model, size, Reader("validation", journal, feed), journal, steps)
