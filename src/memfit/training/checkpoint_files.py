@@ -82,7 +82,7 @@ def read(path: Path) -> Checkpoint:
         TornCheckpoint: If the file is not what was written.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             facts = json.loads(file[_FACTS].tobytes())
             objects = file[_OBJECTS].tobytes()
             names = sorted(set(file.files) - {_FACTS, _OBJECTS})

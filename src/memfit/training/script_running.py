@@ -41,11 +41,12 @@ def main(arguments: Sequence[str]) -> None:
 def _run(script: Path, arguments: Sequence[str], directory: Path) -> None:
     sys.argv = list(arguments)
     sys.path[0] = str(script.resolve().parent)
+    file = str(script.absolute())
     module = types.ModuleType("__main__")
-    vars(module).update(__file__=str(script), __builtins__=builtins, __spec__=None, __cached__=None)
+    vars(module).update(__file__=file, __builtins__=builtins, __spec__=None, __cached__=None)
     sys.modules["__main__"] = module
     try:
-        exec(compile(script.read_bytes(), str(script), "exec"), vars(module))
+        exec(compile(script.read_bytes(), file, "exec"), vars(module))
     except SystemExit:
         raise
     except BaseException as error:

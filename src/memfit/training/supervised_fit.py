@@ -7,6 +7,7 @@ import keras
 
 from memfit.budgets.errors import MemfitError
 from memfit.data.arrays import arrays
+from memfit.planning.fingerprint import fingerprint
 from memfit.planning.plan import Plan
 from memfit.training import private_apis
 from memfit.training.feeding import Feed, feed
@@ -49,7 +50,7 @@ def keras_fit(model: keras.Model, arguments: Mapping[str, Any], plan: Plan | Non
     return history
 
 
-def known_plan() -> Plan | None:
+def known_plan(model: keras.Model) -> Plan | None:
     """The plan that an earlier process followed in this call of `fit`; None where it has to be made."""
     supervision = current()
     if supervision is None:
@@ -57,7 +58,8 @@ def known_plan() -> Plan | None:
     path = _plan_file(supervision, supervision.calls)
     if not path.exists() or (supervision.tighten and not supervision.has_finished(supervision.calls)):
         return None
-    return Plan.load(path)
+    plan = Plan.load(path)
+    return plan if plan.model == fingerprint(model) else None
 
 
 def tightened(memory: int | str | None) -> int | str | None:
