@@ -39,13 +39,19 @@ def run(args: argparse.Namespace) -> int:
 
     if args.output is not None and args.output.exists() and not args.force:
         raise InvalidInput("The file exists", received=str(args.output), remedy="Overwrite it with --force")
-    memory = args.memory
-    if args.device is not None and memory is None:
-        memory = gpu(args.device).usable
+    if args.device is not None:
+        gpu(args.device)  # a name that is not known is told before the model is built
     with working("Building the model"):
         model, data, batch = target(args)
     with working("Recording a few small steps and searching"):
-        found = plan(model, "max" if args.max_batch else batch, memory=memory, allow=args.allow, data=data)
+        found = plan(
+            model,
+            "max" if args.max_batch else batch,
+            memory=args.memory,
+            allow=args.allow,
+            data=data,
+            device=args.device,
+        )
     if args.output is not None:
         found.save(args.output)
     if args.json:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from memfit.planning import mixed_precision
 from memfit.planning.fidelity import Fidelity
@@ -21,6 +22,7 @@ class Figures:
         waiting: What the input pipeline holds on the device beside the step, by batch size.
         fixed_time: The part of a step's time that does not depend on the batch, as a fraction of the step at
             the batch asked for: what every further micro-batch costs.
+        recomputed: The extra time of a choice of segments, as a part of a stock step.
     """
 
     peak: Callable[[int], int]
@@ -30,6 +32,7 @@ class Figures:
     inputs: int
     waiting: Callable[[int], int]
     fixed_time: float
+    recomputed: Callable[[Segments], float] = attrgetter("recomputed")
 
 
 @dataclass(frozen=True)
@@ -119,4 +122,4 @@ def _peak(
 
 def _time(figures: Figures, batch_size: int, micro_batch: int | None, segments: Segments | None) -> float:
     parts = 1 if micro_batch is None else -(-batch_size // micro_batch)
-    return 1 + figures.fixed_time * (parts - 1) + (0.0 if segments is None else segments.recomputed)
+    return 1 + figures.fixed_time * (parts - 1) + (0.0 if segments is None else figures.recomputed(segments))

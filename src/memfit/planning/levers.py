@@ -53,7 +53,7 @@ def _rematerialisation(job: Job, figures: Figures, chosen: Candidate, stock: boo
         setting=f"{len(segments.starts) + 1} segments",
         why="the least recomputation that fits",
         saving=Size(max(figures.saved(segments, size), 0)),
-        cost=segments.recomputed,
+        cost=figures.recomputed(segments),
     )
 
 

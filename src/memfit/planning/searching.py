@@ -11,6 +11,8 @@ from memfit.budgets.nvml import gpus
 from memfit.budgets.size import Size
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.estimating import estimate
+from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
+from memfit.estimation.gpus import gpu
 from memfit.estimation.specs import mapped, spec_of
 from memfit.planning import micro_batches, mixed_precision
 from memfit.planning.bound import upper_bound
@@ -34,7 +36,8 @@ _BATCHES_WAITING = 5
 _FIXED_TIME = 0.01
 
 
-Recorder = Callable[[Segments, int], Estimate]
+AnyEstimate = Estimate | CompiledEstimate
+Recorder = Callable[[Segments, int], AnyEstimate]
 
 
 def search(
@@ -46,6 +49,7 @@ def search(
     data: Any = None,
     validation_batch_size: int | None = None,
     recorder: Recorder | None = None,
+    device: str | None = None,
 ) -> Plan:
     """Searches the plan; `memfit.plan` is this with the recorder of the training room.
 
@@ -62,6 +66,7 @@ def search(
         validation_batch_size: Samples in a validation batch; None where there is no validation.
         recorder: Estimates the step with some segments at a batch size, by recording it; None to trust the
             segments' own prediction.
+        device: A GPU to plan for, whose compiler is asked where it is installed; None for this machine.
 
     Returns:
         The plan; print it, or give it to `memfit.fit(..., plan=plan)`.
@@ -75,13 +80,15 @@ def search(
         isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
     ):
         raise InvalidInput('`batch_size` is a whole number of at least 1, or "max"', received=batch_size)
-    available = _memory(memory)
+    available = gpu(device).usable if device and memory is None else _memory(memory)
     _check_weights(model, available)
-    if batch_size != "max":
+    if batch_size != "max" and device is None:
         bound = upper_bound(model, max(batch_size, validation_batch_size or 1))
         if bound is not None and bound <= available:
             return _clear_fit(Job(model, batch_size, available, allowed), bound)
-    return _Search(model, batch_size, available, allowed, data, validation_batch_size, recorder).plan()
+    return _Search(
+        model, batch_size, available, allowed, data, validation_batch_size, recorder, device
+    ).plan()
 
 
 class _Search:
@@ -96,22 +103,24 @@ class _Search:
         data: Any,
         validation_batch_size: int | None,
         recorder: Recorder | None,
+        device: str | None,
     ) -> None:
         self.model, self.memory, self.allow, self.data = model, memory, allow, data
         self.asked = batch_size
         self.reference = _REFERENCE_BATCH if batch_size == "max" else batch_size
         self.validation_batch_size = validation_batch_size
-        self.estimate = estimate(model, batch_size=self.reference, data=data)
+        self.estimate: AnyEstimate = estimate(model, self.reference, data=data, device=device)
+        self.fixed_time = _fixed_time(self.estimate)
         self.margin = self.estimate.margin
         self.inputs = _bytes(spec_of(model, data).batch(1))
-        self.on_gpu = bool(gpus())
+        self.on_gpu = device is not None or bool(gpus())
         self.micro_fidelity, _ = micro_batches.fidelity(model)
         self.can_micro_batch = micro_batches.why_not(model) is None
         self.policy = mixed_precision.policy() if mixed_precision.why_not(model) is None else None
         self.fronts: tuple[Segments, ...] = ()
         self.no_segments: str | None = None
         self.recorder = recorder
-        self.recorded: dict[Segments, Estimate] = {}
+        self.recorded: dict[Segments, AnyEstimate] = {}
         self.realised = 1.0  # the part of a predicted saving that a recording found to be real
 
     def plan(self) -> Plan:
@@ -153,7 +162,7 @@ class _Search:
 
     @cache  # noqa: B019 - a search lives as long as one call of `plan`
     def _recorded_peak(self, segments: Segments, size: int) -> int:
-        return int(self.recorded[segments].at(size).peak)
+        return int(_at(self.recorded[segments], size).peak)
 
     def _saved(self, segments: Segments, size: int) -> int:
         """What segments save: as recorded, or as predicted and corrected by what other recordings showed."""
@@ -171,17 +180,25 @@ class _Search:
             gradients=4 * sum(math.prod(weight.shape) for weight in self.model.trainable_variables),
             inputs=self.inputs,
             waiting=self._waiting,
-            fixed_time=_FIXED_TIME,
+            fixed_time=self.fixed_time,
+            recomputed=self._recomputed,
         )
+
+    def _recomputed(self, segments: Segments) -> float:
+        """The extra time of segments: by the kernels that the GPU's compiler made of them, where it was asked."""
+        found = self.recorded.get(segments)
+        if not isinstance(found, CompiledEstimate) or not isinstance(self.estimate, CompiledEstimate):
+            return segments.recomputed
+        return max(0.0, found.seconds / self.estimate.sketch(found.batch_size).seconds - 1)
 
     @cache  # noqa: B019 - a search lives as long as one call of `plan`
     def _peak(self, size: int) -> int:
         """The peak of the stock step at a batch size."""
-        return int(self.estimate.at(size).peak)
+        return int(_at(self.estimate, size).peak)
 
     @cache  # noqa: B019 - as above
     def _activations(self, size: int) -> int:
-        return int(self.estimate.at(size).breakdown["activations"])
+        return int(_at(self.estimate, size).breakdown["activations"])
 
     def _waiting(self, batch_size: int) -> int:
         """What the input pipeline holds in the device's memory: on a GPU nothing to speak of, in the arena much."""
@@ -271,10 +288,29 @@ class _Search:
         if whole is None or self.figures.peak(whole) + self._waiting(whole) <= self.memory:
             return None
         for size in (whole, *micro_batches.sizes(whole)):
-            peak = self.estimate.validate.at(size).peak * (1 + self.margin) + self._waiting(whole)
+            peak = _at(self.estimate.validate, size).peak * (1 + self.margin) + self._waiting(whole)
             if peak <= self.memory:
                 return None if size == whole else size
         return 1
+
+
+def _at(found: AnyEstimate, size: int) -> AnyEstimate:
+    """The estimate at a batch size; a compiled one is not compiled for each of the many sizes looked at."""
+    return found.sketch(size) if isinstance(found, CompiledEstimate) else found.at(size)
+
+
+def _fixed_time(found: AnyEstimate) -> float:
+    """The part of a step's time that does not depend on the batch; two more compilations show it for a GPU."""
+    if not isinstance(found, CompiledEstimate):
+        return _FIXED_TIME
+    batch = found.batch_size
+    for size in {1, max(1, batch // 4)}:
+        found.curve.compiled(size)
+    quarter = max(1, batch // 4)
+    if quarter == batch:
+        return 0.0
+    slope = (found.seconds - found.curve.compiled(quarter).seconds) / (batch - quarter)
+    return max(0.0, 1 - slope * batch / found.seconds)
 
 
 def _bytes(batch: Any) -> int:

@@ -3,11 +3,10 @@
 from functools import partial
 from typing import Any, Literal
 
-from memfit.estimation.estimate import Estimate
 from memfit.estimation.estimating import estimate
 from memfit.planning.plan import Plan
 from memfit.planning.rematerialisation_segments import Segments
-from memfit.planning.searching import search
+from memfit.planning.searching import AnyEstimate, search
 
 
 def plan(
@@ -18,6 +17,7 @@ def plan(
     *,
     data: Any = None,
     validation_batch_size: int | None = None,
+    device: str | None = None,
 ) -> Plan:
     """Chooses what to change so that a training fits into the memory.
 
@@ -32,6 +32,8 @@ def plan(
         allow: The farthest that the plan may go: "exact", "near", "precision" or "model".
         data: An example of the training data (or the dataset), where the model does not tell its inputs.
         validation_batch_size: Samples in a validation batch; None where there is no validation.
+        device: A GPU to plan for, such as "RTX 4090", which need not be there. With memfit[gpu-compiler] installed
+            its own compiler's figures are used. Its memory is taken where `memory` is None.
 
     Returns:
         The plan; print it, or give it to `memfit.fit(..., plan=plan)`.
@@ -41,8 +43,9 @@ def plan(
         InvalidInput: If an argument is none, or the memory is less than the weights alone take.
     """
 
-    def recorder(segments: Segments, size: int) -> Estimate:
-        return estimate(model, size, data=data, prepare=partial(rematerialise, segments=segments))
+    def recorder(segments: Segments, size: int) -> AnyEstimate:
+        prepare = partial(rematerialise, segments=segments)
+        return estimate(model, size, data=data, prepare=prepare, device=device)
 
     return search(
         model,
@@ -52,6 +55,7 @@ def plan(
         data=data,
         validation_batch_size=validation_batch_size,
         recorder=recorder,
+        device=device,
     )
 
 

@@ -1,7 +1,7 @@
 """The figures of a step at any batch size from few compilations: lines between them, where lines hold."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from memfit.estimation.device_specs import Specs
@@ -63,6 +63,28 @@ class Curve:
         if not min(self.known) < batch < max(self.known):
             return self.compiled(batch)
         return self.line(batch)
+
+    def sketch(self, batch: int, sample: int) -> Figures:
+        """Returns the figures of a batch size without compiling it, on lines through what is compiled already.
+
+        Args:
+            batch: Samples in a step.
+            sample: Bytes of one of them.
+        """
+        if batch in self.known:
+            return self.known[batch]
+        if len(self.known) > 1:
+            return self.line(batch)
+        ((size, only),) = self.known.items()
+        return replace(
+            only,
+            arguments=only.arguments + sample * (batch - size),
+            temporaries=only.temporaries * batch / size,
+            convolution=only.convolution * batch / size,
+            seconds=only.seconds * batch / size,
+            compiled=False,
+            living=_scaled(only.living, batch / size),
+        )
 
     def line(self, batch: int) -> Figures:
         """Returns the figures on the line through the two compiled batch sizes that are nearest."""

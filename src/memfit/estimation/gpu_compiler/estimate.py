@@ -54,6 +54,7 @@ class CompiledEstimate:
         parts: What the arguments are made of.
         curve: The compiled batch sizes.
         others: Gives the estimate of another phase.
+        sketched: Whether the figures may be drawn from few compilations without a check.
     """
 
     batch_size: int
@@ -63,10 +64,13 @@ class CompiledEstimate:
     parts: Parts = field(compare=False)
     curve: Curve = field(compare=False)
     others: Callable[[str], "CompiledEstimate"] | None = field(default=None, compare=False)
+    sketched: bool = False
 
     @cached_property
     def figures(self) -> Figures:
         """The compiler's figures at this batch size, or those on the line between compiled ones."""
+        if self.sketched:
+            return self.curve.sketch(self.batch_size, self.parts.sample)
         return self.curve.at(self.batch_size)
 
     @property
@@ -143,7 +147,11 @@ class CompiledEstimate:
             raise InvalidInput(
                 "A batch has at least one sample", received=batch_size, remedy="Give a whole number"
             )
-        return replace(self, batch_size=batch_size)
+        return replace(self, batch_size=batch_size, sketched=False)
+
+    def sketch(self, batch_size: int) -> "CompiledEstimate":
+        """Returns the estimate at another batch size without compiling it, to rank many of them."""
+        return replace(self, batch_size=batch_size, sketched=True)
 
     def fits(self, memory: int | str) -> bool:
         """Whether the phase fits into `memory` with what the compiler does not know."""
