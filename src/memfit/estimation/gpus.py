@@ -108,6 +108,19 @@ def gpu(name: str) -> GPU:
     )
 
 
+def nearest(card: GPU) -> str | None:
+    """Returns the described GPU of another compute capability that is most like one: by capability, then memory."""
+    if card.specs is None:
+        return None
+    own = float(card.specs.compute_capability)
+    others = [
+        (abs(float(other.specs.compute_capability) - own), abs(other.mib - card.mib), other.name)
+        for other in gpus()
+        if other.specs is not None and float(other.specs.compute_capability) != own
+    ]
+    return min(others)[2] if others else None
+
+
 def _plain(name: str) -> str:
     words = name.lower().replace("-", " ").replace("_", " ").split()
     return "".join(word for word in words if word not in {"nvidia", "geforce", "tesla", "gpu"})

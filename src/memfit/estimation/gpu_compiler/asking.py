@@ -13,8 +13,8 @@ from memfit.estimation.gpu_compiler.curve import Curve
 from memfit.estimation.gpu_compiler.estimate import CompiledEstimate, Parts
 from memfit.estimation.gpu_compiler.installed import compiler_version
 from memfit.estimation.gpu_compiler.lowering import Lowered, lowered
-from memfit.estimation.gpu_compiler.refusal import NotCompiled
-from memfit.estimation.gpus import GPU
+from memfit.estimation.gpu_compiler.refusal import NotCompiled, Refused
+from memfit.estimation.gpus import GPU, nearest
 
 _log = logging.getLogger("memfit")
 
@@ -46,7 +46,10 @@ def compiled_estimate(model: Any, payload: bytes, batch_size: int, gpu: GPU) -> 
     def phase_estimate(phase: str) -> CompiledEstimate:
         lower = _Lowering(payload, phase)
         curve = Curve(lambda batch: _compiled(lower, batch, _specs(gpu), version), _specs(gpu))
-        curve.compiled(batch_size)
+        try:
+            curve.compiled(batch_size)
+        except Refused as refusal:
+            raise NotCompiled(f"{refusal}; the nearest GPU to ask about is {nearest(gpu)}") from refusal
         facts = lower.last
         return CompiledEstimate(
             batch_size=batch_size,

@@ -11,7 +11,7 @@ from memfit.budgets.isolation import run_isolated
 from memfit.estimation.gpu_compiler import private_apis
 from memfit.estimation.gpu_compiler.compiled import Compiled
 from memfit.estimation.gpu_compiler.module_text import read
-from memfit.estimation.gpu_compiler.refusal import NotCompiled
+from memfit.estimation.gpu_compiler.refusal import NotCompiled, Refused
 
 # ResNet50 takes 10 to 20 s on two cores, EfficientNetV2-S a minute; what takes longer than this hangs.
 _SECONDS = 600.0
@@ -23,7 +23,8 @@ def compiled(hlo: bytes, target: str, *, timeout: float = _SECONDS) -> Compiled:
     """Compiles a serialized HLO module for a described GPU.
 
     Raises:
-        NotCompiled: If the compiler refuses, crashes or takes too long; it says which.
+        Refused: If the compiler refuses the step or the target.
+        NotCompiled: If it crashes or takes too long; it says which.
     """
     with tempfile.TemporaryDirectory(prefix="memfit-xla-") as folder:
         environment = {
@@ -45,7 +46,7 @@ def compiled(hlo: bytes, target: str, *, timeout: float = _SECONDS) -> Compiled:
         except ProcessDied as error:
             raise NotCompiled(f"the compiler crashed: {error}") from error
         except Exception as error:  # whatever XLA and JAX raise: each has its own type
-            raise NotCompiled(f"the compiler refused it: {_first_line(error)}") from error
+            raise Refused(f"the compiler refused it ({_first_line(error)})") from error
 
 
 def compile_here(hlo: bytes, target: str, folder: str) -> Compiled:

@@ -1,0 +1,136 @@
+"""Real steps through the real GPU compiler; these need memfit[gpu-compiler] (make test-gpu-compiler)."""
+
+import pytest
+
+from memfit.estimation.estimate import Estimate
+from memfit.estimation.estimating import estimate
+from memfit.estimation.gpu_compiler.cache import cache_folder
+from memfit.estimation.gpu_compiler.compiling import compiled
+from memfit.estimation.gpu_compiler.installed import compiler_version
+from memfit.estimation.gpu_compiler.refusal import NotCompiled
+
+try:
+    compiler_version()
+except NotCompiled as reason:
+    pytestmark = pytest.mark.skip(reason=str(reason))
+
+MIB = 2**20
+
+
+def cnn(optimizer="adam"):
+    import keras
+    from keras import layers
+
+    block = []
+    for _ in range(6):
+        block += [layers.Conv2D(32, 3, padding="same"), layers.BatchNormalization(), layers.ReLU()]
+    head = [layers.GlobalAveragePooling2D(), layers.Dense(10, activation="softmax")]
+    model = keras.Sequential([keras.Input((32, 32, 3)), *block, *head])
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    return model
+
+
+@pytest.fixture(scope="module")
+def own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def stock(own_cache):
+    return estimate(cnn(), 64, device="A100 40GB")
+
+
+def test_a_step_is_compiled_for_a_gpu_that_is_not_there(stock):
+    assert stock.source.startswith("compiled for NVIDIA A100 40GB (XLA, jaxlib ")
+    parts = stock.parts
+    known = parts.weights + parts.optimizer + 64 * parts.sample
+    # What the step gets is the variables and the batch; the rest are the loss metric and counters.
+    assert 0 <= stock.figures.arguments - known < 1024
+    # Every convolution's output is kept for the backward pass, 8 MiB each: no fusion can do without.
+    assert stock.figures.temporaries > 6 * 64 * 32 * 32 * 32 * 4
+    assert sum(stock.breakdown.values()) == stock.peak
+    assert any("conv2d" in tensor.layer for tensor in stock.top())
+    assert 1e-5 < stock.seconds < 1e-2
+
+
+def test_a_step_that_was_compiled_before_comes_from_disk(stock):
+    before = {file: file.stat().st_mtime_ns for file in cache_folder().iterdir()}
+    again = estimate(cnn(), 64, device="A100 40GB")
+    assert again.peak == stock.peak
+    assert {file: file.stat().st_mtime_ns for file in cache_folder().iterdir()} == before
+
+
+def test_rematerialised_and_micro_batched_steps_are_the_ones_compiled(stock):
+    from functools import partial
+
+    from memfit.planning.rematerialisation import choose
+    from memfit.training.planning_ahead import rematerialise
+
+    model = cnn()
+    segments = choose(model, 64, 0.5)
+    fewer = estimate(model, 64, device="A100 40GB", prepare=partial(rematerialise, segments=segments))
+    assert fewer.figures.arguments == stock.figures.arguments
+    assert fewer.figures.temporaries < 0.8 * stock.figures.temporaries
+    parts = estimate(model, 64, device="A100 40GB", prepare=in_quarters)
+    assert parts.figures.temporaries < 0.5 * stock.figures.temporaries
+
+
+def in_quarters(model):
+    from memfit.training import private_apis
+    from memfit.training.micro_batches import micro_batched_train_step
+
+    def forward(x):
+        return private_apis.forward(model, x, training=True)
+
+    object.__setattr__(model, "train_step", micro_batched_train_step(model, 16, forward))
+
+
+def test_mixed_precision_takes_less(stock):
+    import keras
+
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = cnn()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert estimate(model, 64, device="A100 40GB").figures.temporaries < 0.8 * stock.figures.temporaries
+
+
+def test_a_model_that_xla_cannot_compile_is_recorded_and_the_reason_told(own_cache):
+    import keras
+    import tensorflow as tf
+    from keras import layers
+
+    lstm = keras.Sequential([keras.Input((8, 4)), layers.LSTM(4), layers.Dense(1)])
+    lstm.compile("sgd", "mse")
+    est = estimate(lstm, 8, device="A100 40GB")
+    assert isinstance(est, Estimate)
+    assert "not compiled for A100 40GB: Keras does not compile it with XLA" in est.source
+
+    class Python(layers.Layer):
+        def call(self, x):
+            return tf.ensure_shape(tf.py_function(lambda t: t, [x], tf.float32), (None, 4))
+
+    python = keras.Sequential([keras.Input((4,)), layers.Dense(4), Python(), layers.Dense(1)])
+    python.compile("sgd", "mse")
+    est = estimate(python, 8, device="A100 40GB")
+    assert isinstance(est, Estimate)
+    assert "XLA cannot compile the step" in est.source
+    assert "EagerPyFunc" in est.source
+
+
+def test_a_compiler_that_takes_too_long_or_gets_nonsense_is_told_in_one_sentence():
+    with pytest.raises(NotCompiled, match=r"more than 0\.5 s"):
+        compiled(b"", "", timeout=0.5)
+    with pytest.raises(NotCompiled, match="refused"):
+        compiled(b"no module", "no target")
+
+
+def test_a_gpu_that_the_compiler_refuses_is_recorded_and_the_nearest_named(own_cache):
+    est = estimate(cnn("sgd"), 8, device="V100 16GB")
+    if isinstance(est, Estimate):  # jaxlib 0.10.2 has no kernels for compute capability 7.0
+        assert "the nearest GPU to ask about is Tesla T4" in est.source
+    else:
+        assert est.source.startswith("compiled for NVIDIA Tesla V100 16GB")
