@@ -63,6 +63,9 @@ bench-fit: $(VENV)/installed  ## a job that fits, micro-batches, the largest bat
 	@$(BIN)/python benchmarks/fit/micro_batches.py
 	@PYTHONPATH=benchmarks $(BIN)/python benchmarks/plan/largest_batch.py
 
+bench-guard: $(VENV)/installed  ## what the guard costs a job that fits: time and memory
+	@$(BIN)/python benchmarks/guard/cost.py
+
 bench-monitor: $(VENV)/installed  ## what MemoryMonitor costs
 	@$(BIN)/python benchmarks/monitor/cost.py
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from memfit.planning.refusal import DoesNotFit as DoesNotFit
     from memfit.training.evaluating import evaluate as evaluate
     from memfit.training.fitting import fit as fit
+    from memfit.training.guard_events import OutOfMemory as OutOfMemory
     from memfit.training.monitoring import MemoryMonitor as MemoryMonitor
     from memfit.training.planning_ahead import plan as plan
     from memfit.training.predicting import predict as predict
@@ -43,6 +44,7 @@ _HOME = {
     "InvalidInput": "memfit.budgets.errors",
     "MemfitError": "memfit.budgets.errors",
     "MemoryMonitor": "memfit.training.monitoring",
+    "OutOfMemory": "memfit.training.guard_events",
     "Plan": "memfit.planning.plan",
     "ProcessDied": "memfit.budgets.errors",
     "Run": "memfit.training.run",

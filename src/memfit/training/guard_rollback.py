@@ -25,7 +25,8 @@ class Rollback:
         if self._read is None:
             self._variables = self._changing()
             values = [variable.value for variable in self._variables]
-            self._read = tf.function(lambda: [value.read_value() for value in values], autograph=False)
+            read = tf.function(lambda: [value.read_value() for value in values], autograph=False)
+            self._read = read.get_concrete_function()
         self._values = self._read()
 
     def undo(self) -> None:

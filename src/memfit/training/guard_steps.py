@@ -9,7 +9,7 @@ import tensorflow as tf
 from memfit.training import private_apis
 from memfit.training.guard_gradients import GradientShelf
 from memfit.training.guard_tightening import Settings
-from memfit.training.guard_update import CannotBeFinished, Update
+from memfit.training.guard_update import Update
 from memfit.training.micro_batches import (
     Apply,
     Forward,
@@ -61,20 +61,23 @@ class TrainStep:
             self._update.run()
 
     def finish_update(self) -> None:
-        """Does what is left of an update that failed.
-
-        Raises:
-            CannotBeFinished: If it cannot be taken up.
-        """
-        if self._update is None:
-            raise CannotBeFinished("it is a part of a custom train_step")
-        self._update.finish()
+        """Does what is left of an update that failed."""
+        if self._update is not None:
+            self._update.finish()
 
     @property
-    def begun(self) -> bool:
-        """Whether a step that failed had begun to change weights or optimizer."""
-        if self._begun is not None:
-            return bool(self._begun)
+    def update_lost(self) -> str | None:
+        """Why an update that failed cannot be finished, or None where it can."""
+        return None if self._update is None else self._update.lost
+
+    @property
+    def computing_has_updated(self) -> bool:
+        """Whether a `compute` that failed had begun to change weights or optimizer."""
+        return self._begun is not None and bool(self._begun)
+
+    @property
+    def update_has_begun(self) -> bool:
+        """Whether an `update` that failed may have changed something."""
         return self._update is not None and self._update.begun
 
     def clear(self) -> None:
@@ -118,13 +121,13 @@ def compiled(model: keras.Model, step: Step) -> Compiled:
         if signature not in made:
             # Not the batch itself, which the function would hold.
             structure = keras.tree.map_structure(lambda leaf: leaf is not None, data)
-            made[signature] = tf.function(
+            function = tf.function(
                 lambda *tensors: step(_packed(structure, tensors)),
-                input_signature=signature,
                 reduce_retracing=True,
                 jit_compile=model.jit_compile,
                 autograph=False,
             )
+            made[signature] = function if signature is None else function.get_concrete_function(*signature)
         return made[signature](*present)
 
     return on_data

@@ -12,7 +12,6 @@ from memfit.training.guard_reading import Reader
 from memfit.training.guard_rollback import Rollback
 from memfit.training.guard_steps import TrainStep
 from memfit.training.guard_tightening import Settings, Tightening
-from memfit.training.guard_update import CannotBeFinished
 from memfit.training.monitoring_peaks import device_name, take_peak
 
 # How often an update is taken up again: each time TensorFlow itself waits 10 s for memory.
@@ -81,7 +80,7 @@ class GuardedTraining:
                 if lack is None:
                     raise
             # The exception is gone here, and with its traceback what the step had allocated.
-            if self._step().begun:
+            if self._step().computing_has_updated:
                 raise self._half_updated(lack, "a custom train_step cannot be taken up half-way")
             self._roll_back()
             again = self._answer(lack, data, again)
@@ -146,14 +145,13 @@ class GuardedTraining:
             if lack is None:
                 return
             gc.collect()
-            self._note(lack, "Kept the gradients, and took the update up where it was cut off")
-            try:
-                lack = self._lack_of(self._step().finish_update)
-            except CannotBeFinished as reason:
-                raise self._half_updated(lack, str(reason)) from None
+            if (reason := self._step().update_lost) is not None:
+                raise self._half_updated(lack, reason)
+            self._note(lack, "Kept the gradients; the update is taken up where it was cut off")
+            lack = self._lack_of(self._step().finish_update)
         if lack is None:
             return
-        if self._step().begun:
+        if self._step().update_has_begun:
             raise self._half_updated(lack, "there was no memory to finish it")
         self._roll_back()
         self._note(lack, "Rolled back; there is no memory for the optimizer's update")

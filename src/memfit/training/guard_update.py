@@ -19,10 +19,6 @@ from memfit.training.guard_writes import Group, Unchainable, groups, sources, va
 from memfit.training.private_apis import run_after
 
 
-class CannotBeFinished(Exception):
-    """An update was cut off where it cannot be taken up again."""
-
-
 class Update:
     """The update of a model's weights from the gradients on a shelf."""
 
@@ -33,34 +29,39 @@ class Update:
         self._spare: dict[Any, tf.Variable] = {}
         with tf.device("CPU:0"):  # on a GPU every count would be a kernel of its own
             self._written = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._whole = self._traced(0)
+        self._whole: Callable[[], None] | None = None
 
     def run(self) -> None:
         """Applies the gradients."""
-        if self._shelf.weights:
-            self._whole()
+        if not self._shelf.weights:
+            return
+        if self._whole is None:
+            self._whole = self._traced(0)
+        self._whole()
 
     @property
     def begun(self) -> bool:
         """Whether an update that was cut off had changed something."""
         return self._unchainable is not None or int(self._written) > 0
 
-    def finish(self) -> None:
-        """Applies what an update that was cut off has not applied.
+    @property
+    def lost(self) -> str | None:
+        """Why an update that was cut off cannot be finished, or None where it can."""
+        if self._unchainable is not None:
+            return f"this optimizer's update cannot be taken up half-way ({self._unchainable})"
+        return None if int(self._written) in self._ends else "it stopped between writes that belong together"
 
-        Raises:
-            CannotBeFinished: If it stopped where it cannot be taken up.
-        """
+    def finish(self) -> None:
+        """Applies what an update that was cut off has not applied."""
         done = int(self._written)
-        if self._unchainable is not None or done not in self._ends:
-            raise CannotBeFinished(self._unchainable or "it stopped between writes that belong together")
-        (self._traced(done) if done else self._whole)()
+        if done:
+            self._traced(done)()
+        else:
+            self.run()
 
     def _traced(self, done: int) -> Callable[[], None]:
         """The update without its first writes."""
 
-        @tf.function
-        @tf.autograph.experimental.do_not_convert
         def update() -> None:
             graph = tf.compat.v1.get_default_graph()
             innermost = self._model.optimizer
@@ -89,7 +90,8 @@ class Update:
                 self._written.assign(0)
                 self._shelf.clear()
 
-        return update
+        traced: Callable[[], None] = tf.function(update, autograph=False).get_concrete_function()
+        return traced
 
     def _chain(self, ops: Sequence[Any], done: int) -> Any:
         """Puts the writes among these ops in one line, without those that are done; returns the line's end."""

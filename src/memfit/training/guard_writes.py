@@ -78,7 +78,11 @@ def groups(ops: Sequence[Any]) -> list[Group]:
 def sources(group: Sequence[Any]) -> list[Any]:
     """The ops among these that read nothing the others compute."""
     inside = set(group)
-    return [op for op in group if not any(tensor.op in inside for tensor in op.inputs)]
+    return [
+        op
+        for op in group
+        if not inside.intersection([*(tensor.op for tensor in op.inputs), *op.control_inputs])
+    ]
 
 
 def resources_of(op: Any) -> list[str]:
@@ -94,13 +98,13 @@ def values_of(op: Any) -> list[Any]:
 def _needed(op: Any, place: dict[Any, int]) -> list[Any]:
     """The ops that the value of a write comes from."""
     found: set[Any] = set()
-    todo = [tensor.op for tensor in values_of(op)]
+    todo = [*(tensor.op for tensor in values_of(op)), *op.control_inputs]
     while todo:
         other = todo.pop()
         if other in found or other not in place or other.type in _THERE_ALREADY:
             continue
         found.add(other)
-        todo += [tensor.op for tensor in values_of(other)]
+        todo += [*(tensor.op for tensor in values_of(other)), *other.control_inputs]
     return sorted(found, key=place.__getitem__)
 
 

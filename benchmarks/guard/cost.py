@@ -1,0 +1,110 @@
+"""What the guard costs a job that fits: step time, first step and peak memory, against `model.fit`.
+
+Step time: stock and memfit train the same model in turn, in one process, and the ratio is that of the medians.
+First step and peak: each in a fresh process.
+
+    python benchmarks/guard/cost.py
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from machine import write
+from memfit import isolated
+from memfit.tables import table
+
+ARENA = "4GiB"
+JOBS = [("ViT", 8), ("MobileNetV2", 8), ("VGG19", 4)]
+
+
+def fit(way: str, model: Any, x: Any, y: Any, batch: int) -> float:
+    """Trains one epoch with stock Keras or under the guard, without planning; returns the seconds."""
+    import time
+
+    from memfit.planning.fidelity import Fidelity
+    from memfit.training.guard_events import Journal
+    from memfit.training.guarding import guarded_training
+
+    start = time.perf_counter()
+    if way == "stock":
+        model.fit(x, y, batch_size=batch, verbose=0)
+    else:
+        with guarded_training(model, None, Fidelity.EXACT, Journal()):
+            model.fit(x, y, batch_size=batch, verbose=0)
+    return time.perf_counter() - start
+
+
+def step_times(name: str, batch: int, rounds: int = 9, steps: int = 4) -> dict[str, float]:
+    """Seconds per step, the median of some rounds in turn."""
+    import statistics
+
+    from models import compiled, data
+
+    model = compiled(name)
+    x, y = data(model, batch * steps)
+    for way in ("stock", "guard"):
+        fit(way, model, x, y, batch)
+    seconds: dict[str, list[float]] = {"stock": [], "guard": []}
+    for number in range(rounds):
+        for way in ("stock", "guard") if number % 2 else ("guard", "stock"):
+            seconds[way].append(fit(way, model, x, y, batch) / steps)
+    return {way: statistics.median(values) for way, values in seconds.items()}
+
+
+def first_step_and_peak(way: str, name: str, batch: int) -> tuple[float, int]:
+    """Seconds from the call to the end of the first step, tracing included, and the peak of four steps."""
+    import tensorflow as tf
+    from models import compiled, data
+
+    model = compiled(name)
+    x, y = data(model, batch * 4)
+    seconds = fit(way, model, x[:batch], y[:batch], batch)
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    fit(way, model, x, y, batch)
+    return seconds, int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+
+
+def main() -> None:
+    """Measures and prints."""
+    figures = []
+    for name, batch in JOBS:
+        times = isolated(step_times, name, batch, memory=ARENA)
+        first = {
+            way: isolated(first_step_and_peak, way, name, batch, memory=ARENA) for way in ("stock", "guard")
+        }
+        figures.append(
+            {
+                "model": name,
+                "batch": batch,
+                "stock_step_s": times["stock"],
+                "step_ratio": times["guard"] / times["stock"],
+                "stock_first_step_s": first["stock"][0],
+                "first_step_overhead_s": first["guard"][0] - first["stock"][0],
+                "stock_peak_mib": first["stock"][1] / 2**20,
+                "peak_ratio": first["guard"][1] / first["stock"][1],
+            }
+        )
+    rows = [
+        [
+            f["model"],
+            f["batch"],
+            f"{f['stock_step_s'] * 1000:.0f} ms",
+            f"{f['step_ratio']:.3f}x",
+            f"{f['stock_first_step_s']:.1f} s",
+            f"{f['first_step_overhead_s']:+.1f} s",
+            f"{f['stock_peak_mib']:.0f} MiB",
+            f"{f['peak_ratio']:.2f}x",
+        ]
+        for f in figures
+    ]
+    head = ["job", "batch", "step", "guarded", "first step", "guarded", "peak", "guarded"]
+    print(table(rows, head=head, right=[1, 2, 3, 4, 5, 6, 7]))
+    print("Wanted: step at most 1.02x, first step at most +2.0 s.")
+    print(f"Written to {write('guard', figures).relative_to(Path.cwd())}")
+
+
+if __name__ == "__main__":
+    main()
