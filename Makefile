@@ -6,7 +6,7 @@ COMPILER := .venv-gpu-compiler
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-monitor bench-remat format clean
+.PHONY: help demo test test-oldest test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-monitor bench-remat format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
