@@ -1,6 +1,6 @@
 """What XLA's GPU compiler says about six trainings on three GPUs: stock, memfit's exact steps, the largest batches.
 
-python benchmarks/gpu_compiler/run.py [--steps | --largest] [--target GPU] [NAME ...]
+python benchmarks/gpu_compiler/run.py [--only TABLE] [--target GPU] [NAME ...]
 
 Everything comes from the compiler; nothing runs on a GPU. Rows are written as they come, and what was compiled
 before comes from memfit's cache on disk, so that a run that was ended can be started again.
@@ -17,6 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpu_compiler.cases import CASES, TARGETS, Case
 from machine import RESULTS, write
+from memfit.estimation.estimating import estimate
 from memfit.estimation.gpu_compiler.cache import remembered
 from memfit.estimation.gpu_compiler.compiled import Compiled
 from memfit.estimation.gpu_compiler.compiling import compiled
@@ -30,9 +31,8 @@ from memfit.estimation.specs import spec_of
 from memfit.tables import table
 
 MIB = 2**20
-PARTS = {"1/2": 0.5, "1/4": 0.25}
-# The levers of the largest batch: the deepest that are exact and still train at a sensible speed.
-DEEPEST = 0.15
+# What is changed in a step: nothing, segments that keep a part of the activations, or micro-batches.
+Lever = float | int | None
 
 
 def rematerialised(model: Any, segments: Any) -> None:
@@ -60,49 +60,52 @@ class Training:
         self.case = case
         self.model = case.model()
         self.spec = spec_of(self.model)
-        self.lowered: dict[Any, Lowered] = {}
+        self.lowered: dict[tuple[Lever, int], Lowered] = {}
         self.version = compiler_version()
 
-    def prepare(self, part: float | None) -> Any:
-        """The lever that is to leave a part of the activations; None for stock."""
-        if part is None:
+    def prepare(self, lever: Lever) -> Any:
+        """What puts a lever into a copied model."""
+        from memfit.planning.rematerialisation import choose, front
+
+        if lever is None:
             return None
-        if self.case.micro_batches:
-            return partial(micro_batched, size=max(1, int(self.case.batch * part)))
-        from memfit.planning.rematerialisation import choose
+        if isinstance(lever, int):
+            return partial(micro_batched, size=lever)
+        batch = self.case.batch
+        segments = choose(self.model, batch, lever) if lever else front(self.model, batch)[-1]
+        return partial(rematerialised, segments=segments)
 
-        return partial(rematerialised, segments=choose(self.model, self.case.batch, part))
-
-    def hlo(self, part: float | None, batch: int) -> Lowered:
+    def hlo(self, lever: Lever, batch: int) -> Lowered:
         """The step as HLO."""
-        if (part, batch) not in self.lowered:
-            payload = packed(self.model, self.spec, self.prepare(part))
-            self.lowered[part, batch] = lowered(payload, batch, "train")
-        return self.lowered[part, batch]
+        if (lever, batch) not in self.lowered:
+            payload = packed(self.model, self.spec, self.prepare(lever))
+            self.lowered[lever, batch] = lowered(payload, batch, "train")
+        return self.lowered[lever, batch]
 
-    def compiled(self, part: float | None, batch: int, target: str) -> Compiled:
-        """The compiler's figures."""
-        hlo, specs = self.hlo(part, batch).hlo, gpu(target).specs
+    def estimate(self, lever: Lever, batch: int, target: str) -> CompiledEstimate:
+        """The estimate that `memfit.estimate(device=...)` gives, with each step lowered once for all targets."""
+        card = gpu(target)
+        specs = card.specs
         assert specs is not None
-        return remembered(hlo, specs.target, self.version, lambda: compiled(hlo, specs.target))
 
-    def estimate(self, part: float | None, target: str) -> CompiledEstimate:
-        """The estimate that `memfit.estimate(device=...)` gives, from the steps lowered here."""
-        specs = gpu(target).specs
-        assert specs is not None
-        curve = Curve(lambda batch: self.compiled(part, batch, target), specs)
-        curve.compiled(self.case.batch)
-        facts = self.hlo(part, self.case.batch)
+        def compile_at(size: int) -> Compiled:
+            hlo = self.hlo(lever, size).hlo
+            return remembered(hlo, specs.target, self.version, lambda: compiled(hlo, specs.target))
+
+        facts = self.hlo(lever, batch)
         parts = Parts(facts.weights, facts.optimizer, facts.batch_bytes, facts.layers, "adam")
-        return CompiledEstimate(self.case.batch, "train", self.version, gpu(target), parts, curve)
+        return CompiledEstimate(batch, "train", self.version, card, parts, Curve(compile_at, specs))
 
 
 def step_rows(training: Training, target: str) -> list[dict[str, Any]]:
     """Stock and the two exact steps at the user's batch."""
     case, rows = training.case, []
-    for name, part in {"stock": None, **PARTS}.items():
+    levers: dict[str, Lever] = {"stock": None, "1/2": 0.5, "1/4": 0.25}
+    if case.micro_batches:
+        levers |= {"1/2": case.batch // 2, "1/4": case.batch // 4}
+    for name, lever in levers.items():
         begin = time.perf_counter()
-        est = training.estimate(part, target)
+        est = training.estimate(lever, case.batch, target)
         figures = est.figures
         rows.append(
             {
@@ -110,7 +113,7 @@ def step_rows(training: Training, target: str) -> list[dict[str, Any]]:
                 "target": target,
                 "batch": case.batch,
                 "step": name,
-                "lever": "" if part is None else "micro-batches" if case.micro_batches else "segments",
+                "lever": "" if lever is None else "micro-batches" if case.micro_batches else "segments",
                 "arguments": int(figures.arguments),
                 "temporaries": int(figures.temporaries),
                 "needed": int(est.needed),
@@ -123,28 +126,31 @@ def step_rows(training: Training, target: str) -> list[dict[str, Any]]:
 
 
 def largest_row(training: Training, target: str) -> dict[str, Any]:
-    """The largest batch that fits a GPU, stock and with the deepest exact lever."""
+    """The largest batch that fits a GPU, stock and with an exact lever."""
     case, memory = training.case, gpu(target).usable
-    stock = training.estimate(None, target)
+    stock = training.estimate(None, case.batch, target)
     largest = stock.max_batch(memory)
     row = {"model": case.name, "target": target, "stock": largest, "compiled": sorted(stock.curve.known)}
     if case.micro_batches:
-        # Micro-batches of half of stock's largest batch; the batch itself is bound by its own bytes only.
-        training.lowered.clear()
-        training.prepare = lambda _: partial(micro_batched, size=max(1, largest // 2))  # type: ignore[method-assign]
-        need = CompiledEstimate(
-            4 * largest,
-            "train",
-            training.version,
-            gpu(target),
-            stock.parts,
-            Curve(lambda batch: training.compiled(DEEPEST, batch, target), stock.device.specs),  # type: ignore[arg-type]
-        ).needed
-        row |= {"memfit": 4 * largest if need <= memory else 0, "memfit_at_least": True}
+        # Any batch fits in micro-batches but for its own bytes, so one is checked, not the largest looked for.
+        parts = training.estimate(max(1, largest // 2), 4 * largest, target)
+        row |= {"memfit": 4 * largest if parts.fits(memory) else 0, "lever": "micro-batches, at least"}
     else:
-        deep = training.estimate(DEEPEST, target)
-        row |= {"memfit": deep.max_batch(memory), "compiled_memfit": sorted(deep.curve.known)}
+        deepest = training.estimate(0.0, case.batch, target)
+        row |= {"memfit": deepest.max_batch(memory), "lever": "segments"}
+        row["compiled_memfit"] = sorted(deepest.curve.known)
     row["times"] = row["memfit"] / max(largest, 1)
+    print(row, flush=True)
+    return row
+
+
+def recorded_row(training: Training) -> dict[str, Any]:
+    """The peak predicted from a recording on this CPU, against the compiler's for each GPU."""
+    case = training.case
+    recorded = int(estimate(training.model, case.batch).peak)
+    peaks = {target: int(training.estimate(None, case.batch, target).peak) for target in TARGETS}
+    errors = {target: recorded / peak - 1 for target, peak in peaks.items()}
+    row = {"model": case.name, "target": "", "recorded": recorded, "compiled": peaks, "errors": errors}
     print(row, flush=True)
     return row
 
@@ -166,7 +172,7 @@ def _row(row: dict[str, Any]) -> list[str]:
 def kept() -> dict[str, Any]:
     """What an earlier run has written."""
     file = RESULTS / "gpu_compiler.json"
-    empty: dict[str, Any] = {"steps": [], "largest": []}
+    empty: dict[str, Any] = {"steps": [], "largest": [], "recorded": []}
     return {**empty, **json.loads(file.read_text())["figures"]} if file.is_file() else empty
 
 
@@ -186,20 +192,26 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--largest", action="store_true", help="only look for the largest batches")
-    parser.add_argument("--steps", action="store_true", help="only compile the steps at the user's batch")
+    parser.add_argument("--only", choices=["steps", "largest", "recorded"], help="only this table")
     parser.add_argument("--target", action="append", choices=TARGETS, help="only this GPU")
     args = parser.parse_args()
-    chosen = [case for case in CASES if not args.names or any(name in case.name for name in args.names)]
-    for case in chosen:
+    for case in CASES:
+        if args.names and not any(name in case.name for name in args.names):
+            continue
         training = Training(case)
-        for target in args.target or TARGETS:
-            if not args.largest:
+        if args.only in (None, "steps"):
+            for target in args.target or TARGETS:
                 merge("steps", step_rows(training, target))
-        for target in args.target or TARGETS:
-            if not args.steps:
-                merge("largest", [largest_row(Training(case), target)])
-    figures = kept()
+        if args.only in (None, "recorded"):
+            merge("recorded", [recorded_row(training)])
+        if args.only in (None, "largest"):
+            for target in args.target or TARGETS:
+                merge("largest", [largest_row(training, target)])
+    show(kept())
+
+
+def show(figures: dict[str, Any]) -> None:
+    """Prints the tables."""
     head = [
         "model",
         "GPU",
@@ -211,13 +223,23 @@ def main() -> None:
         "needs MiB",
         "least ms",
     ]
-    print(table([_row(row) for row in figures["steps"]], head=head, right=range(5, 9)))
+    print(table([_row(row) for row in figures["steps"]], head=head, right=[2, 5, 6, 7, 8]))
     print()
-    largest = [
-        [row["model"], row["target"], row["stock"], row["memfit"], f"{row['times']:.1f}x"]
+    rows = [
+        [row["model"], row["target"], row["stock"], row["memfit"], f"{row['times']:.1f}x", row["lever"]]
         for row in figures["largest"]
     ]
-    print(table(largest, head=["model", "GPU", "stock", "memfit exact", "times"], right=range(2, 5)))
+    print(table(rows, head=["model", "GPU", "stock", "memfit exact", "times", "lever"], right=[2, 3, 4]))
+    print()
+    rows = [
+        [
+            row["model"],
+            f"{row['recorded'] / MIB:.0f}",
+            *(f"{row['errors'][target]:+.0%}" for target in TARGETS),
+        ]
+        for row in figures["recorded"]
+    ]
+    print(table(rows, head=["model", "recorded MiB", *TARGETS], right=range(1, 5)))
 
 
 if __name__ == "__main__":
