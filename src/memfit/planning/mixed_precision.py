@@ -21,7 +21,8 @@ def why_not(model: Any) -> str | None:
     return None
 
 
-def policy() -> str:
-    """The policy to use: bfloat16, which needs no loss scaling, but where only float16 is fast (before Ampere)."""
+def policy(device: str | None = None) -> str:
+    """The policy for a named GPU or those here: bfloat16, but where only float16 is fast (before Ampere)."""
+    names = [device] if device is not None else [gpu.name for gpu in gpus()]
     old = ("T4", "V100", "P100", "RTX 20", "GTX", "TITAN")
-    return "mixed_float16" if any(mark in gpu.name for gpu in gpus() for mark in old) else "mixed_bfloat16"
+    return "mixed_float16" if any(mark in name for name in names for mark in old) else "mixed_bfloat16"

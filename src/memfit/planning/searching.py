@@ -116,7 +116,7 @@ class _Search:
         self.on_gpu = device is not None or bool(gpus())
         self.micro_fidelity, _ = micro_batches.fidelity(model)
         self.can_micro_batch = micro_batches.why_not(model) is None
-        self.policy = mixed_precision.policy() if mixed_precision.why_not(model) is None else None
+        self.policy = mixed_precision.policy(device) if mixed_precision.why_not(model) is None else None
         self.fronts: tuple[Segments, ...] = ()
         self.no_segments: str | None = None
         self.recorder = recorder

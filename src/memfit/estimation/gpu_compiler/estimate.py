@@ -173,7 +173,7 @@ class CompiledEstimate:
         if third < 1:
             return 0
         if third in points:
-            return third
+            return third if points[third] <= memory else 0
         points[third] = self.at(third)._compiled_need()
         if points[third] <= memory:
             return third
