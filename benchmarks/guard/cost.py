@@ -58,6 +58,7 @@ def step_times(name: str, batch: int, rounds: int = 7, steps: int = 4) -> dict[s
 def first_step_and_peak(way: str, name: str, batch: int) -> tuple[float, int]:
     """Seconds from the call to the end of the first step, tracing included, and the peak of three more."""
     import tensorflow as tf
+
     from models import compiled, data
 
     model = compiled(name)

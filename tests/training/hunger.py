@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from memfit.budgets.arena import arena_cap
+
 APPETITES: dict[str, tf.Variable] = {}
 ALL = 2**32  # 16 GiB: more than an arena has
 
@@ -24,8 +26,36 @@ def eat(place: str, tensor: Any) -> Any:
     """Returns the tensor after having asked for that memory, for every sample of it."""
     each = appetite(place).read_value()
     count = each * tf.shape(tensor, out_type=tf.int64)[0]
-    with tf.control_dependencies([tf.reduce_sum(tf.fill([count], tf.cast(each, tf.float32)))]):
-        return tf.identity(tensor)
+    # Zeros, but TensorFlow cannot know it and leave them out.
+    asked = tf.fill([count], tf.cast(each < 0, tensor.dtype))
+    return tensor + tf.reduce_sum(asked)
+
+
+class Ballast(keras.callbacks.Callback):
+    """Takes memory away before a batch, counted over the whole training from 1, and gives it back before another.
+
+    Args:
+        leave: The bytes that stay free.
+        begin: The batch before which memory is taken.
+        end: The batch before which it is given back; None for never.
+    """
+
+    def __init__(self, leave: int, begin: int, end: int | None = None) -> None:
+        super().__init__()
+        self.leave, self.begin, self.end = leave, begin, end
+        self.batch = 0
+        self.held: list[Any] = []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.batch += 1
+        if self.batch == self.begin:
+            cap = arena_cap()
+            assert cap is not None
+            piece = 4 * 2**20  # small enough for the holes that steps have left
+            while cap - tf.config.experimental.get_memory_info("CPU:0")["current"] - piece > self.leave:
+                self.held.append(tf.fill([piece // 4], 1.0))
+        if self.batch == self.end:
+            self.held.clear()
 
 
 @contextmanager

@@ -83,22 +83,11 @@ def every_phase() -> dict[str, Any]:
 
 
 def taken_away() -> dict[str, Any]:
-    """A third of the memory is taken away for a while; no sample sees another."""
+    """All but 70 MiB are taken away for a while; no sample sees another."""
     import keras
-    import tensorflow as tf
     from keras import layers
 
     import memfit
-
-    class Ballast(keras.callbacks.Callback):
-        batch = 0
-
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            self.batch += 1
-            if self.batch == 3:
-                self.held = tf.fill([160 * 2**18], 1.0)
-            if self.batch == 20:
-                del self.held
 
     def make() -> Any:
         keras.utils.set_random_seed(3)
@@ -112,7 +101,7 @@ def taken_away() -> dict[str, Any]:
     stock = make()
     stock_history = stock.fit(**how)
     model = make()
-    history = memfit.fit(model, **how, callbacks=[Ballast()])
+    history = memfit.fit(model, **how, callbacks=[hunger.Ballast(70 * 2**20, 3, 20)])
     return {
         "weights": (stock.get_weights(), model.get_weights()),
         "history": (stock_history.history, history.history),
@@ -124,15 +113,9 @@ def taken_away() -> dict[str, Any]:
 def statistics() -> dict[str, Any]:
     """Memory is taken away for good from a model with BatchNormalization, under a plan that is exact."""
     import keras
-    import tensorflow as tf
     from keras import layers
 
     import memfit
-
-    class Ballast(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if epoch == 1:
-                self.held = tf.fill([160 * 2**18], 1.0)
 
     def make() -> Any:
         keras.utils.set_random_seed(3)
@@ -149,7 +132,8 @@ def statistics() -> dict[str, Any]:
     stock = make()
     stock.fit(**how)
     model = make()
-    history = memfit.fit(model, **how, callbacks=[Ballast()], plan=parity.levers(model, 1024))
+    ballast = hunger.Ballast(60 * 2**20, 2)
+    history = memfit.fit(model, **how, callbacks=[ballast], plan=parity.levers(model, 1024))
     return {
         "weights": (stock.get_weights(), model.get_weights()),
         "events": [event.to_json() for event in history.memory.events],

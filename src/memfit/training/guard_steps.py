@@ -36,7 +36,11 @@ class TrainStep:
     """
 
     def __init__(self, model: keras.Model, settings: Settings) -> None:
-        self._shelf = GradientShelf()
+        if model.built and not model.optimizer.built:
+            model.optimizer.build(
+                model.trainable_variables
+            )  # otherwise a loss scale would be traced as a constant
+        self._unfinished = False
         self._update: Update | None = None
         self._begun: tf.Variable | None = None
         if is_custom(model, "train_step"):
@@ -45,12 +49,14 @@ class TrainStep:
         elif model.jit_compile and not model.run_eagerly:
             step = train_step(model, settings)
         else:
-            self._update = Update(model, self._shelf)
-            step = train_step(model, settings, self._shelf.put)
+            shelf = GradientShelf()
+            self._update = Update(model, shelf)
+            step = train_step(model, settings, shelf.put)
         self._function = compiled(model, step)
 
     def compute(self, data: Any, spec: Any) -> Any:
         """Computes gradients and metrics of a batch, and returns the logs."""
+        self._unfinished = True
         if self._begun is not None:
             self._begun.assign(False)
         return self._function(data, spec)
@@ -59,11 +65,13 @@ class TrainStep:
         """Updates the weights."""
         if self._update is not None:
             self._update.run()
+        self._unfinished = False
 
     def finish_update(self) -> None:
         """Does what is left of an update that failed."""
         if self._update is not None:
             self._update.finish()
+        self._unfinished = False
 
     @property
     def update_lost(self) -> str | None:
@@ -80,9 +88,11 @@ class TrainStep:
         """Whether an `update` that failed may have changed something."""
         return self._update is not None and self._update.begun
 
-    def clear(self) -> None:
-        """Lets go of the gradients of a step that failed."""
-        self._shelf.clear()
+    def abandon(self) -> None:
+        """Lets go of the gradients of a step that was not finished."""
+        if self._unfinished and self._update is not None:
+            self._update.abandon()
+        self._unfinished = False
 
 
 def train_step(model: keras.Model, settings: Settings, apply: Apply | None = None) -> Step:
@@ -163,8 +173,12 @@ def _watched(model: keras.Model, begun: tf.Variable) -> Step:
     """Returns a model's own `train_step`, whose optimizers update only after all gradients, and note it."""
     optimizers = {id(value): value for value in (model.optimizer, *vars(model).values()) if _optimizes(value)}
 
-    def watched(own: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(optimizer: Any) -> Callable[..., Any]:
+        own = optimizer.apply
+
         def apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+            if trainable_variables is not None and not optimizer.built:
+                optimizer.build(trainable_variables)  # the initial values must not wait for the gradients
             tensors = [
                 tensor for tensor in tf.nest.flatten(grads, expand_composites=True) if tensor is not None
             ]
@@ -177,7 +191,7 @@ def _watched(model: keras.Model, begun: tf.Variable) -> Step:
 
     def train_step(data: Any) -> Any:
         for optimizer in optimizers.values():
-            object.__setattr__(optimizer, "apply", watched(optimizer.apply))
+            object.__setattr__(optimizer, "apply", watched(optimizer))
         try:
             return model.train_step(data)
         finally:

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -10,9 +11,9 @@ import tensorflow as tf
 from memfit.training.guard_events import Journal, OutOfMemory, Shortage, free, shortage
 from memfit.training.guard_reading import Reader
 from memfit.training.guard_rollback import Rollback
+from memfit.training.guard_room import Room
 from memfit.training.guard_steps import TrainStep
 from memfit.training.guard_tightening import Settings, Tightening
-from memfit.training.monitoring_peaks import device_name, take_peak
 
 # How often an update is taken up again: each time TensorFlow itself waits 10 s for memory.
 _UPDATES = 3
@@ -44,11 +45,10 @@ class GuardedTraining:
         self._model, self._tightening, self._reader, self._journal = model, tightening, reader, journal
         self._rollback = Rollback(model)
         self._made = made
-        self._device = device_name()
         self._batch = self._quiet = 0
         self._faster: list[Settings] = []  # the settings that ran out, the last one last
         self._tighter: Settings | None = None  # what to go back to while a faster step is on trial
-        self._need: dict[Settings, int] = {}
+        self._room = Room()
         self.settings = settings
 
     def __call__(self, iterator: Any) -> Any:
@@ -63,6 +63,12 @@ class GuardedTraining:
                 break
             logs = self._train(data)
         return logs
+
+    def end(self) -> None:
+        """Lets go of what only a training needs: gradients of a step that was interrupted, accumulators."""
+        for settings, step in list(self._made.items()):
+            step.abandon()
+            self._forget(settings)
 
     def _train(self, data: Any) -> Any:
         self._batch += 1
@@ -90,13 +96,10 @@ class GuardedTraining:
         return logs
 
     def _compute(self, data: Any) -> Any:
-        if self.settings in self._need:
-            return self._step().compute(data, self._reader.spec)
-        take_peak(self._device)
-        before = tf.config.experimental.get_memory_info(self._device)["current"]
-        logs = self._step().compute(data, self._reader.spec)
-        self._need[self.settings] = take_peak(self._device) - before
-        self._rollback.forget()  # the first step has made the metrics' variables
+        first = self.settings not in self._room.need
+        logs = self._room.measured(self.settings, partial(self._step().compute, data, self._reader.spec))
+        if first:
+            self._rollback.forget()  # the first step has made the metrics' variables
         return logs
 
     def _step(self) -> TrainStep:
@@ -104,8 +107,13 @@ class GuardedTraining:
             self._made[self.settings] = TrainStep(self._model, self.settings)
         return self._made[self.settings]
 
+    def _forget(self, settings: Settings) -> None:
+        """Drops a step that holds memory: in micro-batches a variable for the gradient of every weight."""
+        if settings.micro_batch is not None:
+            self._made.pop(settings, None)
+
     def _roll_back(self) -> None:
-        self._step().clear()
+        self._step().abandon()
         self._rollback.undo()
         gc.collect()
 
@@ -116,15 +124,16 @@ class GuardedTraining:
             self.settings, self._tighter, self._faster = self._tighter, None, []
             self._note(lack, f"Rolled back; goes on in {self.settings}")
             return False
-        left, need = free(), self._need.get(self.settings)
-        if not again and left is not None and need is not None and need <= left:
+        if not again and self._room.there_is(self.settings):
             self._note(lack, "Rolled back; there is room for the step again, and it is repeated")
             return True
+        left, need = free(), self._room.need.get(self.settings)
         found = self._tightening.tighter(self.settings, data, need, left)
         if found is None:
             self._note(lack, "Rolled back; nothing tighter is left or allowed")
             raise OutOfMemory(self._tightening.needed(self.settings, str(lack), need, left))
         self._faster.append(self.settings)
+        self._forget(self.settings)
         self.settings, remark = found
         self._note(lack, f"Rolled back, and trained again in {self.settings}{remark}")
         return False
@@ -132,8 +141,7 @@ class GuardedTraining:
     def _try_faster(self) -> None:
         """Goes back to the faster step, on trial, where a step like that has found room before and would now."""
         self._quiet = 0
-        left, need = free(), self._need.get(self._faster[-1])
-        if left is None or need is None or need > left:
+        if not self._room.there_is(self._faster[-1]):
             return
         self._tighter, self.settings = self.settings, self._faster.pop()
         self._journal.note(f"There is room again: from batch {self._batch} on in {self.settings}.")

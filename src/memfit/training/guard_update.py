@@ -59,6 +59,11 @@ class Update:
         else:
             self.run()
 
+    def abandon(self) -> None:
+        """Lets go of gradients that will not be applied."""
+        self._shelf.clear()
+        self._written.assign(0)
+
     def _traced(self, done: int) -> Callable[[], None]:
         """The update without its first writes."""
 

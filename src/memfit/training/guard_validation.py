@@ -1,6 +1,7 @@
 """Validation under guard: a batch that does not fit is evaluated in smaller parts; training is not touched."""
 
 import gc
+from functools import partial
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ from memfit.planning.micro_batches import sizes
 from memfit.training.guard_events import Journal, OutOfMemory, Shortage, shortage
 from memfit.training.guard_reading import Reader
 from memfit.training.guard_rollback import Rollback
+from memfit.training.guard_room import Room
 from memfit.training.guard_steps import Compiled, compiled, test_step
 from memfit.training.steps import is_custom
 
@@ -38,6 +40,7 @@ class GuardedValidation:
         self._model, self._size, self._reader, self._journal = model, size, reader, journal
         self._made = made
         self._rollback = Rollback(model)
+        self._room = Room()
         self._batch = 0
 
     def __call__(self, iterator: Any) -> Any:
@@ -59,7 +62,8 @@ class GuardedValidation:
         again = False
         while True:
             try:
-                logs = self._step()(data, self._reader.spec)
+                step = partial(self._step(), data, self._reader.spec)
+                logs = self._room.measured(self._size, step)
                 if self._batch == 1:
                     self._rollback.forget()  # the first step has made the metrics' variables
                 return logs
@@ -79,14 +83,12 @@ class GuardedValidation:
         return self._made[self._size]
 
     def _tighten(self, data: Any, lack: Shortage, again: bool) -> None:
-        smaller = None
-        if not is_custom(self._model, "test_step"):
-            smaller = half(data, self._size)
-        if smaller is not None:
+        smaller = None if is_custom(self._model, "test_step") else half(data, self._size)
+        if not again and (smaller is None or self._room.there_is(self._size)):
+            self._note(lack, "Its metrics were rolled back, and it is evaluated again")
+        elif smaller is not None:
             self._size = smaller
             self._note(lack, f"Its metrics were rolled back, and it is evaluated again in parts of {smaller}")
-        elif not again:
-            self._note(lack, "Its metrics were rolled back, and it is evaluated again")
         else:
             self._note(lack, "Its metrics were rolled back; nothing smaller is left")
             raise OutOfMemory(

@@ -60,8 +60,11 @@ def guarded_training(
     )
     size = None if plan is None or is_custom(model, "test_step") else plan.validation_batch
     validation = _validation(model, size, journal, made, validation_feed)
-    with replaced(model, train_function=training, test_function=validation):
-        yield
+    try:
+        with replaced(model, train_function=training, test_function=validation):
+            yield
+    finally:
+        training.end()
 
 
 @contextmanager

@@ -1,0 +1,37 @@
+"""What steps were seen to take, and whether there is room for one of them now."""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import tensorflow as tf
+
+from memfit.budgets.size import Size
+from memfit.training.guard_events import free
+from memfit.training.monitoring_peaks import device_name, take_peak
+
+
+class Room:
+    """The need of steps, each measured the first time that it succeeds.
+
+    Attributes:
+        need: What a step takes beside what is there before it, by the step's settings.
+    """
+
+    def __init__(self) -> None:
+        self._device = device_name()
+        self.need: dict[Hashable, Size] = {}
+
+    def measured(self, settings: Hashable, run: Callable[[], Any]) -> Any:
+        """Runs a step and returns its result, measuring it if it is the first one with these settings."""
+        if settings in self.need:
+            return run()
+        take_peak(self._device)
+        before = int(tf.config.experimental.get_memory_info(self._device)["current"])
+        result = run()
+        self.need[settings] = Size(max(take_peak(self._device) - before, 0))
+        return result
+
+    def there_is(self, settings: Hashable) -> bool:
+        """Whether what is free now would be enough for a step that has found room before."""
+        left = free()
+        return left is not None and settings in self.need and self.need[settings] <= left

@@ -1,0 +1,81 @@
+"""Tightening goes as far as it may, in steps that what is known of the shortage asks for."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from memfit.planning.fidelity import Fidelity
+from memfit.training.guard_tightening import Settings, Tightening
+
+DATA = (np.zeros((32, 64), "float32"), np.zeros((32, 1), "float32"))
+
+
+def network(normalised: bool, custom: bool = False) -> keras.Model:
+    class Own(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            return super().train_step(data)
+
+    inputs = x = keras.Input((64,))
+    for _ in range(6):
+        x = layers.Dense(64)(x)
+        x = layers.Activation("tanh")(layers.BatchNormalization()(x) if normalised else x)
+    model = (Own if custom else keras.Model)(inputs, layers.Dense(1)(x))
+    model.compile("sgd", "mse")
+    return model
+
+
+def way_down(model: keras.Model, allow: Fidelity) -> list[tuple[Settings, str]]:
+    """All settings from stock Keras's to the tightest, where nothing is known of the shortage."""
+    tightening = Tightening(model, allow)
+    found: list[tuple[Settings, str]] = []
+    now = Settings()
+    while (following := tightening.tighter(now, DATA, None, None)) is not None:
+        found.append(following)
+        now = following[0]
+        assert len(found) < 30
+    return found
+
+
+def test_without_batch_statistics_micro_batches_come_first_and_segments_last() -> None:
+    way = way_down(network(False), Fidelity.EXACT)
+    assert [settings.micro_batch for settings, _ in way[:5]] == [16, 8, 4, 2, 1]
+    assert all(settings.segments is None for settings, _ in way[:5])
+    last = way[-1][0]
+    assert last.micro_batch == 1
+    assert last.segments is not None
+    assert {remark for _, remark in way} == {""}
+
+
+def test_with_batch_statistics_an_exact_plan_is_only_rematerialised() -> None:
+    way = way_down(network(True), Fidelity.EXACT)
+    assert way
+    assert all(settings.micro_batch is None and settings.segments is not None for settings, _ in way)
+
+
+def test_with_batch_statistics_and_near_allowed_micro_batches_come_last_and_are_named() -> None:
+    way = way_down(network(True), Fidelity.NEAR)
+    assert way[0][0].micro_batch is None
+    assert way[-1][0].micro_batch == 1
+    assert way[-1][0].segments is not None
+    assert "near, not exact" in way[-1][1]
+
+
+def test_a_custom_step_has_no_tighter_one() -> None:
+    assert way_down(network(False, custom=True), Fidelity.NEAR) == []
+
+
+@pytest.mark.parametrize(("need", "free", "size"), [(100, 95, 16), (100, 40, 11), (100, 2, 1)])
+def test_what_is_known_of_the_shortage_decides_how_small(need: int, free: int, size: int) -> None:
+    found = Tightening(network(False), Fidelity.EXACT).tighter(Settings(), DATA, need, free)
+    assert found == (Settings(size), "")
+
+
+def test_the_end_says_what_would_help() -> None:
+    text = Tightening(network(True), Fidelity.EXACT).needed(
+        Settings(), "5 MiB could not be had", 2**20, 2**19
+    )
+    assert "1.0 MiB" in text
+    assert 'allow="near"' in text
