@@ -94,8 +94,8 @@ _PREFETCH = Change(
     "dataset.prefetch(1)", "in place of a larger one or AUTOTUNE: one batch waits instead of many"
 )
 _SURVIVE = Change(
-    'model.fit(..., callbacks=[keras.callbacks.BackupAndRestore("backup/")])',
-    "started again after such an end, the script goes on at the epoch it was at",
+    "memfit run train.py",
+    "started again after such an end, the script goes on at the batch it was at",
 )
 
 

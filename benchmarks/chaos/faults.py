@@ -1,0 +1,111 @@
+"""What goes wrong in a training of the chaos benchmark: each fault once, at its batch, whatever process gets there.
+
+A fault is a file `faults/BATCH` with its kind and a number in it; the file goes before the fault happens.
+"""
+
+import contextlib
+import ctypes
+import logging
+import os
+import resource
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+FOLDER = Path("faults")
+SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGABRT": signal.SIGABRT}
+# Seconds for which the disk is full: long enough for a checkpoint to fail, and then the process is killed.
+FULL_FOR = 0.3
+
+
+class Faults(keras.callbacks.Callback):
+    """Lets faults happen, and notes every batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[Any] = []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Notes when the first batch of a process begins, and lets a fault happen."""
+        fault = FOLDER / str(len(self.batches))
+        if fault.exists():
+            kind, number = fault.read_text().split()
+            fault.unlink()
+            _happen(kind, float(number), self.model)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Notes the batch: no two have the same loss. Waits, so that a run is long enough for its faults."""
+        time.sleep(0.03)
+        if not Path("first").exists():
+            Path("first").write_text(str(time.time()))
+        self.batches.append((batch, float(logs["loss"])))
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Takes memory away in a validation."""
+        fault = FOLDER / "validation"
+        if fault.exists() and batch == 1:
+            fault.unlink()
+            _take_memory(0.0)
+
+    def predict(self, model: Any) -> Any:
+        """Predicts something; takes memory away before it where that is asked for."""
+        shape = [8 if size is None else size for size in model.input_shape]
+        fault = FOLDER / "prediction"
+        if fault.exists():
+            fault.unlink()
+            _take_memory(0.0)
+        return model.predict(np.ones([64, *shape[1:]], "float32"), batch_size=64, verbose=0)
+
+
+def _happen(kind: str, number: float, model: Any) -> None:
+    if kind == "memory":
+        _take_memory(number)
+    elif kind == "disk-full":
+        _fill_disk()
+    elif kind == "torn":
+        newest = max(Path(".memfit").glob("*/checkpoint-*.npz"), default=None)
+        if newest is not None:
+            os.truncate(newest, newest.stat().st_size // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "SIGSEGV":
+        threading.Timer(number, ctypes.string_at, [0]).start()  # a real one, in another thread
+    else:
+        # Some time later, in the middle of whatever happens then.
+        threading.Timer(number, os.kill, [os.getpid(), SIGNALS[kind]]).start()
+
+
+def _fill_disk() -> None:
+    """Lets no file grow beyond 1 KiB for a while, and then kills the process."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    threading.Timer(FULL_FOR, os.kill, [os.getpid(), signal.SIGKILL]).start()
+
+
+def _take_memory(share: float) -> None:
+    """Takes the arena's memory but for a share of what a step needs; gives it back once somebody notices."""
+    info = tf.config.experimental.get_memory_info("CPU:0")
+    cap = int(os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"]) * 2**20
+    left = int(share * (info["peak"] - info["current"]))
+    held: list[Any] = []
+    for size in (2**24, 2**20, 2**17):  # what is free is in pieces
+        with contextlib.suppress(tf.errors.ResourceExhaustedError):
+            while True:
+                now = tf.config.experimental.get_memory_info("CPU:0")["current"]
+                if cap - now - left < 2 * size:
+                    break
+                held.append(tf.fill((size // 4,), float(len(held))))
+
+    class GiveBack(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if held:
+                with Path("memory").open("a") as file:
+                    file.write(f"{time.time()} {record.getMessage()}\n")
+            held.clear()
+
+    logging.getLogger("memfit").addHandler(GiveBack())

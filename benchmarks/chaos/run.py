@@ -1,0 +1,185 @@
+"""Faults at random moments in four trainings, each compared with the run in which nothing happens.
+
+    python benchmarks/chaos/run.py [TRAINING ...]
+
+Every training runs three times under `memfit run` in an arena: undisturbed; with its process killed, crashed, its
+checkpoints torn and its disk full; and with memory taken away in its steps, its validation and its prediction. The
+second must end bit for bit as the first, the third equal to float32 rounding, as its plan is tightened on the way.
+"""
+
+import os
+import pickle
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from machine import write
+from memfit.budgets.arena import arena_environment
+from memfit.tables import table
+from memfit.training import run_records
+from memfit.training.supervising import supervise
+
+SCRIPT = Path(__file__).parent / "training.py"
+TRAININGS = ("convolutional", "attention", "recurrent", "two stages")
+PROCESS_FAULTS = ["SIGKILL"] * 4 + ["SIGSEGV"] * 3 + ["SIGABRT"] + ["torn"] * 2 + ["disk-full"] * 2
+ARENA = "300MiB"
+SEED = 20
+# After an OOM the rest is computed in smaller pieces: sums in another order, and then more steps on top of them.
+ROUNDING = 1e-3
+
+
+class Run:
+    """One run of a training in a directory of its own, with the faults that are to happen."""
+
+    def __init__(self, name: str, folder: Path, faults: dict[str, str]) -> None:
+        (folder / "faults").mkdir(parents=True)
+        for place, fault in faults.items():
+            (folder / "faults" / place).write_text(fault)
+        self.faults, self.deaths, self.restarts = faults, [], []
+        self._died = time.time()
+        home = Path.cwd()
+        os.chdir(folder)
+        begun = time.time()
+        try:
+            self.code = supervise(SCRIPT, [name, "out"], tell=self._tell, shortest=0.0)
+        finally:
+            os.chdir(home)
+        self._note_restart(folder)
+        self.seconds = time.time() - begun
+        self.left = sorted(path.name for path in (folder / "faults").iterdir())
+        memory = folder / "memory"
+        self.shortages = memory.read_text().splitlines() if memory.exists() else []
+        self.result = pickle.loads((folder / "out").read_bytes()) if (folder / "out").exists() else None
+
+    def _tell(self, line: str) -> None:
+        self._note_restart(Path.cwd())
+        self.deaths.append(line)
+
+    def _note_restart(self, folder: Path) -> None:
+        """Seconds from a process's begin (or the death before it) to its first batch."""
+        first = folder / "first"
+        if first.exists():
+            self.restarts.append(float(first.read_text()) - self._died)
+            first.unlink()
+        self._died = time.time()
+
+
+def process_faults(batches: int, random: Any) -> dict[str, str]:
+    """All the faults of a process, in a random order, each somewhere in its own stretch of the training."""
+    kinds = list(random.permutation(PROCESS_FAULTS))
+    stretch = batches // (len(kinds) + 1)
+    return {
+        str(2 + number * stretch + int(random.integers(2))): f"{kind} {random.uniform(0, 0.05):.4f}"
+        for number, kind in enumerate(kinds)
+    }
+
+
+def memory_faults(batches: int, random: Any) -> dict[str, str]:
+    """Memory taken away in two steps, at some point of them, in a validation and in a prediction."""
+    early, late = random.integers(3, batches // 3), random.integers(batches // 2, batches - 5)
+    steps = {str(place): f"memory {random.uniform(0, 0.8):.3f}" for place in (early, late)}
+    return {**steps, "validation": "memory 0", "prediction": "memory 0"}
+
+
+def difference(found: Any, expected: Any) -> float:
+    """0.0 where two results are the same to the last bit; else the largest difference, relative to its array."""
+    if isinstance(expected, dict):
+        if set(found) != set(expected):
+            return float("inf")
+        return max((difference(found[key], expected[key]) for key in expected), default=0.0)
+    if isinstance(expected, list | tuple):
+        if len(found) != len(expected):
+            return float("inf")
+        return max((difference(a, b) for a, b in zip(found, expected, strict=True)), default=0.0)
+    a, b = np.asarray(found), np.asarray(expected)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return float("inf")
+    if a.tobytes() == b.tobytes():
+        return 0.0
+    scale = float(np.max(np.abs(b.astype("float64")))) or 1.0
+    return float(np.max(np.abs(a.astype("float64") - b.astype("float64")))) / scale
+
+
+def measured(name: str, folder: Path) -> list[dict[str, Any]]:
+    """Runs a training three times, and compares."""
+    random = np.random.default_rng([SEED, TRAININGS.index(name)])
+    undisturbed = Run(name, folder / "undisturbed", {})
+    if undisturbed.result is None:
+        raise SystemExit(f"{name}: the undisturbed run failed with exit code {undisturbed.code}")
+    batches = len(undisturbed.result["batches"])
+    rows = []
+    for kind, faults in (("process", process_faults), ("memory", memory_faults)):
+        run = Run(name, folder / kind, faults(batches, random))
+        own = undisturbed.restarts[0]
+        found = float("inf") if run.result is None else difference(run.result, undisturbed.result)
+        rows.append(
+            {
+                "training": name,
+                "faults": kind,
+                "planned": len(run.faults),
+                "happened": len(run.faults) - len(run.left),
+                "deaths": len(run.deaths),
+                "shortages": len(run.shortages),
+                "batches": batches,
+                "batches_seen": 0 if run.result is None else len(run.result["batches"]),
+                "largest_difference": found,
+                "right": found == 0.0 if kind == "process" else found <= ROUNDING,
+                "own_start_s": own,
+                "restart_beyond_own_start_s": [seconds - own for seconds in run.restarts[1:]],
+                "seconds": run.seconds,
+                "told": run.deaths + run.shortages,
+            }
+        )
+        print(_line(rows[-1]), flush=True)
+    return rows
+
+
+def _line(row: dict[str, Any]) -> str:
+    return (
+        f"  {row['training']}: {row['happened']} {row['faults']} faults, {'ok' if row['right'] else 'WRONG'}"
+    )
+
+
+def main() -> None:
+    """Measures and prints."""
+    names = sys.argv[1:] or list(TRAININGS)
+    os.environ.update(arena_environment(ARENA), TF_CPP_MIN_LOG_LEVEL="3")
+    # All runs of a training draw the same numbers where its script has no seed.
+    run_records.random.SystemRandom.randrange = lambda self, *args: SEED  # type: ignore[method-assign]
+    rows: list[dict[str, Any]] = []
+    begun = time.time()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            rows += measured(name, Path(folder) / name)
+    head = ["training", "faults", "happened", "deaths", "batches", "largest difference", "slowest restart"]
+    cells = [
+        [
+            row["training"],
+            row["faults"],
+            row["happened"],
+            row["deaths"],
+            f"{row['batches_seen']} of {row['batches']}",
+            "none" if row["largest_difference"] == 0 else f"{row['largest_difference']:.1e}",
+            f"+{max(row['restart_beyond_own_start_s'], default=0):.1f} s",
+        ]
+        for row in rows
+    ]
+    print(table(cells, head=head, right=[2, 3, 4, 5, 6]))
+    happened, wrong = sum(row["happened"] for row in rows), [row for row in rows if not row["right"]]
+    print(
+        f"\n{happened} faults in {(time.time() - begun) / 60:.0f} minutes; {len(wrong)} of {len(rows)} runs wrong."
+    )
+    print("Slowest restart: seconds beyond the script's own start. Wanted: 0 wrong, restarts under 10 s.")
+    if len(names) == len(TRAININGS):
+        print(f"Written to {write('chaos', rows).relative_to(Path.cwd())}")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
