@@ -67,6 +67,18 @@ def test_a_custom_step_has_no_tighter_one() -> None:
     assert way_down(network(False, custom=True), Fidelity.NEAR) == []
 
 
+def test_a_loss_that_does_not_add_up_is_not_cut_under_an_exact_plan() -> None:
+    model = network(False)
+    model.compile(
+        "sgd", lambda y, prediction: keras.ops.sqrt(keras.ops.mean(keras.ops.square(prediction - 1)))
+    )
+    tightening = Tightening(model, Fidelity.EXACT)
+    data = (np.random.default_rng(0).normal(size=(32, 64)).astype("float32"), DATA[1])
+    found = tightening.tighter(Settings(), data, None, None)
+    assert found is not None
+    assert found[0].micro_batch is None
+
+
 @pytest.mark.parametrize(("need", "free", "size"), [(100, 95, 16), (100, 40, 11), (100, 2, 1)])
 def test_what_is_known_of_the_shortage_decides_how_small(need: int, free: int, size: int) -> None:
     found = Tightening(network(False), Fidelity.EXACT).tighter(Settings(), DATA, need, free)

@@ -13,6 +13,7 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
 from memfit.planning.rematerialisation import front
 from memfit.planning.rematerialisation_segments import Segments
+from memfit.training.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
 
 # Of what is free, the part that a step is chosen for: the allocator rounds, and fragments are lost.
 _OF_FREE = 0.9
@@ -55,6 +56,7 @@ class Tightening:
     def __init__(self, model: keras.Model, allow: Fidelity) -> None:
         self._model, self._allow = model, allow
         self._fidelity, self._reason = micro_batches.fidelity(model)
+        self._checked = not has_to_be_checked(model)
         self._fronts: tuple[Segments, ...] | None = None
 
     def tighter(
@@ -72,6 +74,7 @@ class Tightening:
         samples = int(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None).shape[0])
         known = need is not None and free is not None and free < need
         part = _OF_FREE * free / need if known else _BLINDLY  # type: ignore[operator]
+        self._check_losses(data)
         exact = self._fidelity == Fidelity.EXACT
         cuts = self._smaller(settings, samples, part) if exact or self._allow >= self._fidelity else None
         if exact and cuts is not None:
@@ -93,6 +96,16 @@ class Tightening:
             parts.append(f'With allow="{self._fidelity}" it could go on in micro-batches ({self._reason}).')
         parts.append("Free memory that other programs or tensors hold, or give more.")
         return " ".join(parts)
+
+    def _check_losses(self, data: Any) -> None:
+        """Looks, once, whether a loss that somebody wrote adds up from parts of a batch."""
+        if self._checked or micro_batches.why_not(self._model) is not None:
+            return
+        self._checked = True
+        losses = losses_whole_and_in_parts(self._model, data)
+        if losses is None or not agree(*losses):
+            self._fidelity = Fidelity.NEAR
+            self._reason = "the loss of a batch is not known to add up from its parts"
 
     def _smaller(self, settings: Settings, samples: int, part: float) -> Settings | None:
         """The largest micro-batches that are at most so small a part of the present ones."""
