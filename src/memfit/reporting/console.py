@@ -1,9 +1,11 @@
 """The terminal: one place that decides on width and colour, so that every command looks alike."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.status import Status
 
 
 def console(*, error: bool = False) -> Console:
@@ -13,10 +15,30 @@ def console(*, error: bool = False) -> Console:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Shows that something longer than a second is going on; silent where nobody watches."""
+    """Shows that something longer than a second is going on, and how far it is; silent where nobody watches."""
     screen = console(error=True)
     if not screen.is_terminal:
         yield
         return
-    with screen.status(what):
-        yield
+    log = logging.getLogger("memfit")
+    level = log.level
+    with screen.status(what) as status:
+        teller = _Teller(status, what)
+        log.addHandler(teller)
+        log.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            log.removeHandler(teller)
+            log.setLevel(level)
+
+
+class _Teller(logging.Handler):
+    """Shows what memfit logs beside what is going on."""
+
+    def __init__(self, status: Status, what: str) -> None:
+        super().__init__(logging.INFO)
+        self._status, self._what = status, what
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._status.update(f"{self._what}: {record.getMessage()}")
