@@ -1,0 +1,78 @@
+"""Under guard and undisturbed, a training is stock Keras's."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import memfit
+from training.parity import levers
+
+RANDOM = np.random.default_rng(6)
+X = RANDOM.normal(size=(22, 4)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
+
+def network(**compiling: Any) -> keras.Model:
+    keras.utils.set_random_seed(2)
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            layers.Dense(6),
+            layers.BatchNormalization(),
+            layers.Dropout(0.2),
+            layers.Activation("tanh"),
+            layers.Dense(1),
+        ]
+    )
+    model.compile(
+        **{"optimizer": keras.optimizers.Adam(0.01), "loss": "mse", "metrics": ["mae"], **compiling}
+    )
+    return model
+
+
+@pytest.mark.parametrize("compiling", [{}, {"steps_per_execution": 2}, {"run_eagerly": True}])
+def test_undisturbed_it_is_the_training_of_stock_keras(compiling: dict[str, Any]) -> None:
+    how = {"x": X, "y": Y, "batch_size": 8, "epochs": 3, "validation_data": (X, Y), "verbose": 0}
+    stock = network(**compiling)
+    stock_history = stock.fit(**how, shuffle=False)
+    model = network(**compiling)
+    history = memfit.fit(model, **how, shuffle=False, plan=levers(model, 8))
+    for name, values in stock_history.history.items():
+        np.testing.assert_allclose(history.history[name], values, rtol=1e-5, err_msg=name)
+    pairs = [*zip(stock.variables, model.variables, strict=True)]
+    pairs += zip(stock.optimizer.variables, model.optimizer.variables, strict=True)
+    for a, b in pairs:
+        np.testing.assert_allclose(b.numpy(), a.numpy(), rtol=1e-4, atol=1e-6, err_msg=a.path)
+    assert history.memory.events == ()
+
+
+def test_a_further_call_does_not_trace_again() -> None:
+    calls: list[int] = []
+
+    class Counted(layers.Layer):
+        def call(self, x: Any) -> Any:
+            calls.append(1)
+            return x
+
+    model = keras.Sequential([keras.Input((4,)), Counted(), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    plan = levers(model, 8)
+    memfit.fit(model, X, Y, batch_size=8, verbose=0, plan=plan, validation_data=(X, Y))
+    calls.clear()
+    memfit.fit(model, X, Y, batch_size=8, verbose=0, plan=plan, validation_data=(X, Y))
+    assert calls == []
+    model.compile("sgd", "mse")
+    memfit.fit(model, X, Y, batch_size=8, verbose=0, plan=plan)
+    assert calls
+
+
+def test_under_a_distribution_strategy_there_is_no_guard_and_the_run_says_so() -> None:
+    with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+        model = network()
+    history = memfit.fit(model, X, Y, batch_size=8, verbose=0, plan=levers(model, 8))
+    assert "without the guard" in str(history.memory.events[0])
+    assert int(model.optimizer.iterations) == 3
