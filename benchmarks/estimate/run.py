@@ -93,7 +93,14 @@ def main() -> None:
     """Runs the cases, prints the table and writes benchmarks/results/estimate.json."""
     wanted = sys.argv[1:]
     chosen = [case for case in CASES if not wanted or any(name in case.label for name in wanted)]
-    rows = [row for case in chosen for row in figures(case)]
+    rows: list[dict[str, Any]] = []
+    failed: dict[str, str] = {}
+    for case in chosen:
+        try:
+            rows += figures(case)
+        except Exception as error:  # one case that fails is a figure, too, and must not end the others
+            failed[case.label] = f"{type(error).__name__}: {error}"
+            print(f"{case.label}: {failed[case.label]}", flush=True)
     head = [
         "case",
         "batch",
@@ -109,16 +116,18 @@ def main() -> None:
     errors = sorted(abs(row["error"]) for row in rows)
     summary = {
         "cases": len(rows),
+        "failed": len(failed),
         "median_error": statistics.median(errors),
         "p95_error": errors[min(len(errors) - 1, int(0.95 * len(errors)))],
         "mean_margin": statistics.mean(row["margin"] for row in rows),
         "completed": sum(row["completes"] for row in rows) / len(rows),
         "median_seconds": statistics.median(row["seconds"] for row in rows),
+        "largest_seconds": max(row["seconds"] for row in rows),
         "largest_further_seconds": max(row["further_seconds"] for row in rows),
     }
     print("\n".join(f"{name}: {value:.4g}" for name, value in summary.items()))
     if not wanted:
-        write("estimate", {"summary": summary, "rows": rows})
+        write("estimate", {"summary": summary, "failed": failed, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from memfit.budgets.errors import InvalidInput, ProcessDied
 from memfit.budgets.isolation import isolated
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.naming import KINDS
+from memfit.estimation.replay import Allocation, Script
 
 BATCH = 64
 
@@ -23,6 +24,7 @@ def _cnn() -> Any:
     model = keras.Sequential(
         [
             keras.Input((32, 32, 3)),
+            layers.Rescaling(0.5),  # holds an object that does not survive pickle's own way
             layers.Conv2D(32, 3, padding="same", activation="relu", name="first"),
             layers.BatchNormalization(name="norm"),
             layers.Conv2D(64, 3, padding="same", activation="relu", name="second"),
@@ -85,6 +87,46 @@ def test_the_peak_is_the_one_that_is_measured(est):
     measured = isolated(_measured, _cnn, BATCH, memory="4GiB")
     assert est.peak == pytest.approx(measured, rel=0.1)
     assert max(est.recorded) <= BATCH / 4
+
+
+def _dense() -> Any:
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((32, 32, 3)),
+            layers.Flatten(),
+            layers.Dense(1024, "relu"),
+            layers.Dense(1024),
+            layers.Dense(10),
+        ]
+    )
+    model.compile("adam", "mse", jit_compile=True)
+    return model
+
+
+def test_a_step_that_xla_compiles_peaks_as_its_buffer_assignment_says():
+    est = memfit.estimate(_dense(), batch_size=512)
+    measured = isolated(_measured, _dense, 512, memory="4GiB")
+    assert est.peak == pytest.approx(measured, rel=0.05)
+    assert "compiled by XLA for batch 512" in est.source
+
+
+def test_the_first_step_is_one_of_the_five():
+    def allocation(index: int) -> Allocation:
+        size = 2**20 if index == 0 else 2**18
+        return Allocation("op", "", "activations", "forward", "", (size, 0, 0), 2 * index, 2 * index + 1)
+
+    script = Script(
+        allocations=tuple(map(allocation, range(8))),
+        before=0,
+        random=frozenset(),
+        order=tuple(code for index in range(8) for code in (index, -1 - index)),
+        ends=tuple(range(0, 17, 2)),
+        threads=(0,) * 16,
+    )
+    est = Estimate(1, "train", "", script=script, weights=memfit.Size(0), recorded=(1,))
+    assert est.peak == 2**20
+    assert est.spread == (2**18, 2**18)
 
 
 def test_a_run_capped_at_what_is_needed_completes(est):

@@ -68,11 +68,17 @@ class Estimate:
 
     @cached_property
     def peak_step(self) -> int:
-        """The replayed step that stands for the estimate: its peak is the largest to expect in five steps."""
-        sizes = sorted(size for size, _ in self.peak_positions)
-        total = comb(len(sizes), _STEPS)
-        expected = sum(size * comb(rank, _STEPS - 1) for rank, size in enumerate(sizes)) / total
-        return min(range(len(sizes)), key=lambda step: abs(self.peak_positions[step][0] - expected))
+        """The replayed step that stands for the estimate: its peak is the largest to expect in five steps.
+
+        One of the five is the first, in which the optimizer's slots leave the buffer they share.
+        """
+        first, *others = (size for size, _ in self.peak_positions)
+        count = min(_STEPS - 1, len(others))
+        ranks = enumerate(sorted(others))
+        expected = sum(max(first, size) * comb(rank, count - 1) for rank, size in ranks) / comb(
+            len(others), count
+        )
+        return min(range(1 + len(others)), key=lambda step: abs(self.peak_positions[step][0] - expected))
 
     @property
     def peak(self) -> Size:

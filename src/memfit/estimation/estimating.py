@@ -19,8 +19,9 @@ from memfit.estimation.replay import script_of
 from memfit.estimation.sending import packed
 from memfit.estimation.specs import spec_of
 
-# A quarter of the batch asked about shows what depends on it; larger recordings than this only take longer.
-_LARGEST_RECORDED = 16
+# A quarter of the batch asked about shows what depends on it, and the order in which ops of that size run; what a
+# step of it would take too long for is left out while recording.
+_LARGEST_RECORDED = 64
 
 
 @overload
@@ -31,7 +32,7 @@ def estimate(
 
 @overload
 def estimate(
-    model: Any, batch_size: int, *, data: Any = None, device: str, prepare: Prepare | None = None
+    model: Any, batch_size: int, *, data: Any = None, device: str | None, prepare: Prepare | None = None
 ) -> Estimate | CompiledEstimate: ...
 
 
@@ -57,7 +58,7 @@ def estimate(
         device: Name of a GPU the figures are for, such as "RTX 3060". With memfit[gpu-compiler] installed its own
             compiler is asked instead of a recording; `source` says which it was, and why.
         prepare: Applied to the copied model before it is recorded, for steps that are not Keras's own. It must be
-            picklable, and may replace the model's `train_step` or `make_train_function`.
+            picklable, and may replace the model's `train_step`.
 
     Returns:
         The estimate; other batch sizes come from the same recording with `at`.
@@ -92,19 +93,17 @@ def estimate(
             return compiled_estimate(model, payload, batch_size, card)
         except NotCompiled as reason:
             not_compiled = f"; not compiled for {card.name}: {reason}"
-    batches = recorded_batches(batch_size)
-    if model.jit_compile:
-        batches = batches[-2:]  # XLA compiles the step anew for each
+    largest = largest_recorded(batch_size)
 
     def phase_estimate(phase: str, others: Any) -> Estimate:
-        recording = _recorded(payload, batches, phase)
+        recording = _recorded(payload, largest, batch_size, phase)
         return Estimate(
             batch_size=batch_size,
             phase=phase,
-            source=_source(batches) + not_compiled,
+            source=_source(recording) + not_compiled,
             script=script_of(recording, optimizer),
             weights=Size(sum(v.bytes for v in recording.variables if v.kind == "weights")),
-            recorded=batches,
+            recorded=recording.batches,
             seconds=_seconds(recording, optimizer),
             device=card,
             others=others,
@@ -113,13 +112,9 @@ def estimate(
     return phase_estimate("train", _Once(partial(phase_estimate, others=None)))
 
 
-def recorded_batches(batch_size: int) -> tuple[int, ...]:
-    """Returns the batch sizes to record for a target: three where there is room, none above a quarter of it.
-
-    Targets below 8 leave no room: they are recorded at 1 and 2.
-    """
-    largest = min(_LARGEST_RECORDED, max(2, batch_size // 4))
-    return tuple(sorted({max(1, largest // 4), max(1, largest // 2), largest}))
+def largest_recorded(batch_size: int) -> int:
+    """Returns the largest batch size to record for a target: a quarter of it, or 2 where that leaves nothing."""
+    return min(_LARGEST_RECORDED, max(2, batch_size // 4))
 
 
 class _Once:
@@ -135,11 +130,11 @@ class _Once:
         return self._known[phase]
 
 
-def _recorded(payload: bytes, batches: tuple[int, ...], phase: str) -> Recording:
+def _recorded(payload: bytes, largest: int, target: int, phase: str) -> Recording:
     # Generous, but never more than the host has: the arena's cap is only an upper bound.
     environment = arena_environment(max(2**30, int(host_memory().free)))
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    return run_isolated(record, (payload, batches, phase), environment=environment)
+    return run_isolated(record, (payload, largest, target, phase), environment=environment)
 
 
 def _seconds(recording: Recording, optimizer: str) -> dict[tuple[str, str], float]:
@@ -151,6 +146,9 @@ def _seconds(recording: Recording, optimizer: str) -> dict[tuple[str, str], floa
     return sums
 
 
-def _source(batches: tuple[int, ...]) -> str:
-    sizes = ", ".join(map(str, batches))
-    return f"recorded on this CPU at batch {sizes}, replayed through a model of TensorFlow's allocator"
+def _source(recording: Recording) -> str:
+    sizes = ", ".join(map(str, recording.batches))
+    compiled = "".join(f", compiled by XLA for batch {step.batch}" for step in recording.compiled)
+    return (
+        f"recorded on this CPU at batch {sizes}{compiled}, replayed through a model of TensorFlow's allocator"
+    )

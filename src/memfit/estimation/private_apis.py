@@ -12,6 +12,15 @@ def read_xspace(data: bytes) -> Any:
     return space
 
 
+def read_hlo(data: bytes) -> Any:
+    """Reads what XLA made of a function, with its buffer assignment; the proto ships as the profile's does."""
+    from tensorflow.compiler.xla.service import hlo_pb2
+
+    module = hlo_pb2.HloProto()
+    module.ParseFromString(data)
+    return module
+
+
 def is_tf_variable(obj: Any) -> bool:
     """Whether `obj` is TensorFlow's own variable, of which Keras's variables are wrappers."""
     from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable

@@ -1,25 +1,28 @@
 """Recording the allocations of a few small steps, in a process of its own in a generous arena."""
 
+import atexit
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from memfit.estimation.compiled import events_at
 from memfit.estimation.private_apis import know_own_variables
 from memfit.estimation.sending import unpacked
-from memfit.estimation.specs import Batch, Spec, outputs_of
+from memfit.estimation.specs import Batch, Spec, mapped, outputs_of
 from memfit.estimation.trace import Event, mark, traced
 
 PHASES = ("train", "validate", "predict")
 Prepare = Callable[[Any], Any]
-# Steps recorded at the largest batch, whose orders are replayed. Threads run ops in another order in every step: a
-# small model, whose few large ops may or may not run at the same time, peaks up to 20% higher in one step of thirty
-# than in most, and has quick steps; a large one averages that out, and is recorded as often as the time allows.
-_STEPS_IN_ORDER = range(6, 31)
-_SECONDS_IN_ORDER = 2.0
-# Steps at the other batches, which only give sizes.
-_STEPS_FOR_SIZES = range(2, 3)
+# Threads run ops in another order in every step: a small model, whose few large ops may or may not run at the same
+# time, peaks up to 20% higher in one step of thirty than in most, and has quick steps; a large one averages that
+# out, and is recorded as often as the time allows, but never less often than the peak's definition needs.
+_STEPS = range(5, 31)
+# Seconds for them: what tracing leaves of the 15 that an estimate may take, some of which TensorFlow's start takes.
+_SECONDS = (1.5, 4.0)
+_SECONDS_BEFORE = 8.0
 _LOOPS = frozenset({"While", "StatelessWhile"})
 
 
@@ -34,12 +37,11 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Session:
-    """Steps recorded in a row at one batch size, each as its events in order."""
+class Step:
+    """A recorded step: its batch size and its events in order."""
 
     batch: int
-    steps: tuple[tuple[Event, ...], ...]
-    measured_peaks: tuple[int, ...]
+    events: tuple[Event, ...]
 
 
 @dataclass(frozen=True)
@@ -50,54 +52,144 @@ class Recording:
         phase: "train", "validate" or "predict".
         variables: What is there before the first step.
         start: Events of making the optimizer's state.
-        sessions: Smallest batch first; the last one's order is what gets replayed.
+        smaller: A step of each smaller batch, which only gives sizes.
+        steps: Steps in a row at the largest batch, whose orders are replayed.
+        compiled: A step at the batch size asked about as XLA would have it, which was compiled and not run.
         layers: Names of the model's layers, nested ones included.
         shapes: Shapes of the trainable variables, as text: a gradient has one of them.
         seconds: Time per op name in a step of the largest batch.
-        optimizer_bytes: The optimizer's variables.
     """
 
     phase: str
     variables: tuple[Variable, ...]
     start: tuple[Event, ...]
-    sessions: tuple[Session, ...]
+    smaller: tuple[Step, ...]
+    steps: tuple[Step, ...]
+    compiled: tuple[Step, ...]
     layers: tuple[str, ...]
     shapes: frozenset[str]
     seconds: dict[str, float]
-    optimizer_bytes: int
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The batch sizes that were recorded, the smallest first."""
+        return (*(step.batch for step in self.smaller), self.steps[0].batch)
 
 
-def record(payload: bytes, batches: tuple[int, ...], phase: str) -> Recording:
-    """Records a phase of the packed (model, spec, prepare) at some batch sizes; runs in the isolated process."""
+def record(payload: bytes, largest: int, target: int, phase: str) -> Recording:
+    """Records a phase of the packed (model, spec, prepare); runs in the isolated process.
 
+    Args:
+        payload: What `packed` made.
+        largest: The largest batch size to record.
+        target: The batch size asked about, which XLA compiles for.
+        phase: One of PHASES.
+    """
+    # Python would take a graph of ten thousands of ops apart object by object, with somebody waiting for the end.
+    atexit.register(os._exit, 0)
+    begin = time.monotonic()
     model, (spec, prepare) = unpacked(payload)
     know_own_variables(model.optimizer)
     if prepare is not None:
         prepare(model)
+    batches = ladder(largest)
     _build(model, spec, batches[0], phase)
     variables = tuple(_variables(model))
     fresh = phase == "train" and not model.optimizer.built
     if fresh:
         model.optimizer.build(model.trainable_variables)
-    step = _step(model, spec, phase)
-    for batch in batches:
-        step(spec.batch(batch))  # TensorFlow optimises, and XLA compiles, in the first call
-    with traced() as start:
+    step, anew = _step(model, spec, phase)
+    if anew:
+        # Two show a line. What XLA asks for at the batch in question it says itself.
+        batches = batches[-1:] if model.jit_compile else batches[-2:]
+    for batch in batches if anew else batches[:1]:
+        step(_batch(spec, batch))  # TensorFlow optimises, and XLA compiles, in the first call
+    seconds = min(max(_SECONDS_BEFORE - (time.monotonic() - begin), _SECONDS[0]), _SECONDS[1])
+    with traced() as trace:
+        smaller = _smaller(step, spec, batches, seconds)
         if fresh:
             _share_slots(model.optimizer)
         mark()
-    largest = _session(step, spec, batches[-1], _STEPS_IN_ORDER)
-    smaller = [_session(step, spec, batch, _STEPS_FOR_SIZES)[0] for batch in batches[-2::-1]]
+        largest = batches[len(smaller)]
+        count = _in_a_row(step, _batch(spec, largest), seconds)
+    steps = tuple(Step(largest, events) for events in trace.steps[-count:])
+    compiled = (
+        (Step(target, events_at(_body(model, phase), spec, steps[-1].events, largest, target)),)
+        if model.jit_compile
+        else ()
+    )
     return Recording(
         phase=phase,
         variables=variables,
-        start=tuple(start.steps[0]),
-        sessions=(*smaller[::-1], largest[0]),
+        start=trace.steps[len(smaller)],
+        smaller=tuple(Step(batch, events) for batch, events in zip(smaller, trace.steps, strict=False)),
+        steps=steps,
+        compiled=compiled,
         layers=tuple(layer.name for layer in _layers(model)),
         shapes=frozenset(_shape_text(v.shape) for v in model.trainable_variables),
-        seconds=largest[1],
-        optimizer_bytes=sum(_bytes(v) for v in model.optimizer.variables) if phase == "train" else 0,
+        seconds=_mean(trace.seconds[-count:]),
     )
+
+
+def ladder(largest: int) -> tuple[int, ...]:
+    """Returns the batch sizes that may be recorded, each twice the one before; not 1 unless it has to be.
+
+    TensorFlow has ways of its own for dimensions of 1.
+    """
+    found = [largest]
+    while found[0] >= 4:
+        found.insert(0, found[0] // 2)
+    return tuple(found if len(found) > 1 else [1, 2])
+
+
+def _batch(spec: Spec, size: int) -> Batch:
+    """Returns a batch that TensorFlow copies into its own memory.
+
+    It takes over an array without a copy where that happens to lie at a multiple of 64 bytes. Small arrays do
+    so now and then; those of a large batch, which `malloc` maps page by page behind a head of 16 bytes, do not.
+    """
+    import numpy as np
+
+    def placed(array: Any) -> Any:
+        if array.dtype.hasobject or array.dtype.kind == "U":
+            return array
+        room = np.empty(array.nbytes + 64, np.uint8)
+        begin = (16 - room.ctypes.data) % 64
+        copy = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+        copy[...] = array
+        return copy
+
+    return mapped(placed, spec.batch(size))
+
+
+def _smaller(
+    step: Callable[[Batch], Any], spec: Spec, batches: tuple[int, ...], seconds: float
+) -> tuple[int, ...]:
+    """Runs a step of each smaller batch, and returns those below the largest that leaves time for several."""
+    for position, batch in enumerate(batches[:-1], 1):
+        data = _batch(spec, batch)
+        begin = time.monotonic()
+        step(data)
+        mark()
+        # Twice the samples take at most twice the time, and the next batch but one four times as long.
+        if _STEPS.start * 4 * (time.monotonic() - begin) > seconds:
+            return batches[:position]
+    return batches[:-1]
+
+
+def _in_a_row(step: Callable[[Batch], Any], data: Batch, seconds: float) -> int:
+    """Runs steps as often as the time allows, and returns how often that was."""
+    begin = time.monotonic()
+    count = 0
+    while count < _STEPS.start or (count < _STEPS.stop - 1 and time.monotonic() - begin < seconds):
+        step(data)
+        mark()
+        count += 1
+    return count
+
+
+def _mean(steps: list[dict[str, float]]) -> dict[str, float]:
+    return {op: sum(step.get(op, 0.0) for step in steps) / len(steps) for op in steps[-1]}
 
 
 def _build(model: Any, spec: Spec, batch: int, phase: str) -> None:
@@ -121,45 +213,26 @@ def _three(data: Any) -> tuple[Any, Any, Any]:
     return x, y, weight
 
 
-def _step(model: Any, spec: Spec, phase: str) -> Callable[[Batch], Any]:
-    """Returns Keras's step as one function of a batch of any size, so that it is traced once."""
+def _body(model: Any, phase: str) -> Callable[[Batch], Any]:
+    bodies = {"train": model.train_step, "validate": model.test_step, "predict": model.predict_step}
+    return bodies[phase]
+
+
+def _step(model: Any, spec: Spec, phase: str) -> tuple[Callable[[Batch], Any], bool]:
+    """Returns Keras's step as a function of a batch, and whether it is traced anew for every batch size."""
     import tensorflow as tf
 
-    own = "make_train_function" in vars(model)  # a plan may bring its own function instead of a step
-    if phase == "train" and own:
-        model.make_train_function()
-        return lambda batch: model.train_function(iter([batch]))
-    body = {"train": model.train_step, "validate": model.test_step, "predict": model.predict_step}[phase]
+    body = _body(model, phase)
     plain = tf.autograph.experimental.do_not_convert(lambda data: body(data))  # as Keras has it
-    function = tf.function(plain, reduce_retracing=True, jit_compile=model.jit_compile)
     if model.jit_compile:
-        return function
+        return tf.function(plain, reduce_retracing=True, jit_compile=True), True
+    function = tf.function(plain, reduce_retracing=True)
     traced_once = function.get_concrete_function(spec.any_batch())
     if not any(op.type in _LOOPS for op in traced_once.graph.get_operations()):
-        return function
+        return function, False
     # A loop over time keeps more where it does not know the batch (72 instead of 66 MiB for a bidirectional LSTM),
     # so it is traced for each batch as train_on_batch does; such steps are small.
-    return tf.function(plain, reduce_retracing=False)
-
-
-def _session(
-    step: Callable[[Batch], Any], spec: Spec, batch: int, count: range
-) -> tuple[Session, dict[str, float]]:
-    import tensorflow as tf
-
-    data = spec.batch(batch)
-    peaks: list[int] = []
-    with traced() as trace:
-        begin = time.monotonic()
-        while len(peaks) < count.start or (
-            len(peaks) < count.stop - 1 and time.monotonic() - begin < _SECONDS_IN_ORDER
-        ):
-            tf.config.experimental.reset_memory_stats("CPU:0")
-            step(data)
-            peaks.append(int(tf.config.experimental.get_memory_info("CPU:0")["peak"]))
-            mark()
-    seconds = {op: total / len(peaks) for op, total in trace.seconds.items()}
-    return Session(batch, tuple(map(tuple, trace.steps)), tuple(peaks)), seconds
+    return tf.function(plain, reduce_retracing=False), True
 
 
 def _share_slots(optimizer: Any) -> None:

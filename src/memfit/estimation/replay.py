@@ -3,18 +3,18 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
 
 from memfit.estimation.bfc import BFC, Chunk
 from memfit.estimation.naming import Names
 from memfit.estimation.recording import Recording
-from memfit.estimation.sizes import Asker, Bytes, askers, sizes_by_asker
+from memfit.estimation.sizes import Asker, Bytes, askers, size_of, sizes_by_asker
 from memfit.estimation.trace import Event
 
 # A microsecond each: another batch size is to take tens of milliseconds, however many steps were recorded.
-_EVENTS, _LEAST_STEPS = 40_000, 6
+_EVENTS, _LEAST_STEPS = 32_000, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,10 @@ class Script:
 def script_of(recording: Recording, optimizer: str) -> Script:
     """Turns a recording into what can be replayed at any batch size."""
     names = Names(recording.layers, optimizer)
-    sizes = sizes_by_asker(recording.sessions, recording.shapes)
-    largest = recording.sessions[-1]
-    found: list[Allocation] = []
+    layer_of, phase_of = cache(names.layer), cache(names.phase)  # every step has the same ops
+    all_steps = (*recording.smaller, *recording.steps, *recording.compiled)
+    sizes = sizes_by_asker(all_steps, recording.shapes)
+    found: list[tuple[str, str, str, str, str, Bytes, int]] = []  # allocations, but for their deaths
     order: list[int] = []
     threads: list[int] = []
     alive: dict[int, int] = {}
@@ -97,17 +98,16 @@ def script_of(recording: Recording, optimizer: str) -> Script:
         if variable.random:
             random.add(len(found))
         waiting[variable.bytes].append(len(found))
-        found.append(
-            Allocation(variable.name, "", variable.kind, "", "", (variable.bytes, 0, 0), len(found), None)
-        )
+        found.append((variable.name, "", variable.kind, "", "", (variable.bytes, 0, 0), len(found)))
     before = len(found)
 
     def born(event: Event, polynomial: Bytes, kind: str) -> None:
         alive[event.address] = len(found)
         order.append(len(found))
         threads.append(event.thread)
-        layer, phase = names.layer(event.op), names.phase(event.op)
-        found.append(Allocation(event.op, layer, kind, phase, event.shape, polynomial, len(order), None))
+        found.append(
+            (event.op, layer_of(event.op), kind, phase_of(event.op), event.shape, polynomial, len(order))
+        )
 
     for event in recording.start:
         if not event.freed:
@@ -116,14 +116,14 @@ def script_of(recording: Recording, optimizer: str) -> Script:
             order.append(-1 - alive.pop(event.address))
             threads.append(event.thread)
     ends = [len(order)]
-    count = max(_LEAST_STEPS, _EVENTS // max(1, len(largest.steps[-1])))
-    for step in largest.steps[:count]:
-        outliving = _outliving(step)
-        who: dict[int, Asker] = {id(event): asker for event, asker in askers(step)}
-        for event in step:
+    count = max(_LEAST_STEPS, _EVENTS // max(1, len(recording.steps[-1].events)))
+    for step in recording.steps[:count]:
+        outliving = _outliving(step.events)
+        who: dict[int, Asker] = {id(event): asker for event, asker in askers(step.events)}
+        for event in step.events:
             if not event.freed:
                 kind = names.kind(event.op, event.region, outlives_step=id(event) in outliving)
-                born(event, sizes[who[id(event)]], kind)
+                born(event, size_of(event, who[id(event)], step.batch, sizes, recording.shapes), kind)
                 continue
             index = alive.pop(event.address, None)
             if index is None and waiting[event.requested]:
@@ -132,7 +132,8 @@ def script_of(recording: Recording, optimizer: str) -> Script:
                 order.append(-1 - index)
                 threads.append(event.thread)
         ends.append(len(order))
-    allocations = tuple(_with_deaths(found, order))
+    deaths = {-1 - code: position for position, code in enumerate(order, 1) if code < 0}
+    allocations = tuple(Allocation(*fields, deaths.get(index)) for index, fields in enumerate(found))
     return Script(allocations, before, frozenset(random), tuple(order), tuple(ends), tuple(threads))
 
 
@@ -144,14 +145,6 @@ def _outliving(step: Sequence[Event]) -> set[int]:
         else:
             alive[event.address] = id(event)
     return set(alive.values())
-
-
-def _with_deaths(found: list[Allocation], order: list[int]) -> list[Allocation]:
-    deaths = {-1 - code: position for position, code in enumerate(order, 1) if code < 0}
-    return [
-        Allocation(a.op, a.layer, a.kind, a.phase, a.shape, a.polynomial, a.birth, deaths.get(index))
-        for index, a in enumerate(found)
-    ]
 
 
 @dataclass(frozen=True)

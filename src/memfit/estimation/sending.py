@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -97,9 +98,25 @@ class _Pickler(cloudpickle.Pickler):
             return _default_strategy, ()
         if is_tracked_container(obj):
             return _empty, (type(obj),), (vars(obj), _items(obj)), None, None, _fill
-        if is_keras_object(obj):
+        if is_keras_object(obj) or _finds_attributes_itself(obj):
             return _by_value(obj)
         return super().reducer_override(obj)
+
+
+def _finds_attributes_itself(obj: Any) -> bool:
+    """Whether unpickling would ask `obj` for attributes before it has any, which its `__getattr__` may not survive.
+
+    Keras's preprocessing layers hold such an object, and EfficientNet holds such layers.
+    """
+    cls: Any = type(obj)
+    return (
+        not isinstance(obj, type | ModuleType)
+        and hasattr(cls, "__getattr__")
+        and cls.__reduce_ex__ is object.__reduce_ex__
+        and cls.__reduce__ is object.__reduce__
+        and not hasattr(cls, "__setstate__")
+        and hasattr(obj, "__dict__")
+    )
 
 
 def _by_value(obj: Any) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from memfit.estimation.recording import Session
+from memfit.estimation.recording import Step
 from memfit.estimation.trace import Event
 
 # Who asks: the op, what for, the tensor's rank and last dimension, and the how-manieth time in a step. The same
@@ -25,21 +25,33 @@ def askers(step: Iterable[Event]) -> Iterator[tuple[Event, Asker]]:
             seen[who] += 1
 
 
-def sizes_by_asker(sessions: Iterable[Session], fixed: frozenset[str]) -> dict[Asker, Bytes]:
+def sizes_by_asker(steps: Iterable[Step], fixed: frozenset[str]) -> dict[Asker, Bytes]:
     """Returns the bytes of every asker as a function of the batch; tensors of a `fixed` shape are weights' own."""
     seen: dict[Asker, dict[int, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
     shapes: dict[Asker, str] = {}
-    for session in sessions:
-        for step in session.steps:
-            for event, asker in askers(step):
-                seen[asker][session.batch][event.requested] += 1
-                shapes[asker] = event.shape
+    for step in steps:
+        for event, asker in askers(step.events):
+            seen[asker][step.batch][event.requested] += 1
+            shapes[asker] = event.shape
     found: dict[Asker, Bytes] = {}
     for asker, counts in seen.items():
         points = sorted((batch, seen_bytes.most_common(1)[0][0]) for batch, seen_bytes in counts.items())
         polynomial = _polynomial(points) if len(points) > 1 else None
         found[asker] = polynomial or _from_shape(*points[-1], shapes[asker], fixed)
     return found
+
+
+def size_of(
+    event: Event, asker: Asker, batch: int, sizes: dict[Asker, Bytes], fixed: frozenset[str]
+) -> Bytes:
+    """Returns the bytes of one recorded event: its asker's, unless it is not what that asks for in other steps.
+
+    XLA's first step copies the optimizer's slots, which share a buffer, between the buffers it always asks for.
+    """
+    constant, per_sample, per_pair = sizes[asker]
+    if abs(constant + batch * (per_sample + batch * per_pair) - event.requested) < 1:
+        return sizes[asker]
+    return _from_shape(batch, event.requested, event.shape, fixed)
 
 
 def _polynomial(points: list[tuple[int, int]]) -> Bytes | None:

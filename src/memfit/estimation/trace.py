@@ -7,21 +7,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from memfit.estimation.private_apis import read_xspace
 
 _ALLOCATOR = "bfc_cpu_allocator_for_gpu"  # the arena's name in TensorFlow, whatever the device
 
+# Whether the memory is given back, by the event's name; and the figures of an event that are read.
+_MEMORY = {"MemoryAllocation": False, "MemoryDeallocation": True}
+_WANTED = {
+    name: position
+    for position, name in enumerate(
+        ("allocator_name", "addr", "requested_bytes", "allocation_bytes", "tf_op", "region_type", "shape")
+    )
+}
 _MARK = "memfit-mark"
 # A compiled function is numbered anew for every batch size.
 _NUMBERED = re.compile(r"^(__inference_.*)_\d+$")
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One allocation or deallocation.
+class Event(NamedTuple):
+    """One allocation or deallocation; a tuple, because a recording makes tens of thousands.
 
     Attributes:
         address: Where; an allocation and its deallocation share it.
@@ -50,11 +58,11 @@ class Trace:
 
     Attributes:
         steps: The events of the arena's allocator in order, one list for every `mark` and what came before it.
-        seconds: Time spent per op name, summed over the trace.
+        seconds: Time spent per op name, for each of the steps.
     """
 
-    steps: list[list[Event]] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
+    steps: list[tuple[Event, ...]] = field(default_factory=list)
+    seconds: list[dict[str, float]] = field(default_factory=list)
 
 
 def mark() -> None:
@@ -84,48 +92,75 @@ def traced() -> Iterator[Trace]:
 
 def _read(space: Any, trace: Trace) -> None:
     found: list[tuple[int, Event]] = []
+    ops: list[tuple[int, str, int]] = []
     marks: list[int] = []
     for plane in space.planes:
+        # Looked up by number, because most events are neither memory nor ops, and there are ten thousands.
         names = {key: data.name for key, data in plane.event_metadata.items()}
+        memory = {key: _MEMORY[name] for key, name in names.items() if name in _MEMORY}
+        marking = {key for key, name in names.items() if name == _MARK}
+        op_names = {
+            key: name.partition(":")[0] for key, name in names.items() if ":" in name and "::" not in name
+        }
         texts = {key: data.name for key, data in plane.stat_metadata.items()}
+        wanted = {key: _WANTED[name] for key, name in texts.items() if name in _WANTED}
         for thread, line in enumerate(plane.lines):
+            begin = line.timestamp_ns * 1000
             for event in line.events:
-                name = names[event.metadata_id]
-                if name in ("MemoryAllocation", "MemoryDeallocation"):
-                    read = _event(event, texts, thread, freed=name == "MemoryDeallocation")
+                key = event.metadata_id
+                if key in op_names:
+                    ops.append((begin + event.offset_ps, op_names[key], event.duration_ps))
+                elif key in memory:
+                    read = _event(event, wanted, texts, thread, freed=memory[key])
                     if read is not None:
-                        found.append((line.timestamp_ns * 1000 + event.offset_ps, read))
-                elif name == _MARK:
-                    marks.append(line.timestamp_ns * 1000 + event.offset_ps)
-                elif ":" in name and "::" not in name:
-                    op = name.partition(":")[0]
-                    trace.seconds[op] = trace.seconds.get(op, 0.0) + event.duration_ps / 1e12
-    found.sort(key=_time)
+                        found.append((begin + event.offset_ps, read))
+                elif key in marking:
+                    marks.append(begin + event.offset_ps)
+    found.sort(key=itemgetter(0))
     events = [event for _, event in found]
     times = [time for time, _ in found]
-    ends = [bisect_left(times, time) for time in sorted(marks)]
-    trace.steps.extend(events[begin:end] for begin, end in pairwise([0, *ends]))
+    marks.sort()
+    ends = [bisect_left(times, time) for time in marks]
+    trace.steps.extend(tuple(events[begin:end]) for begin, end in pairwise([0, *ends]))
+    trace.seconds.extend({} for _ in marks)
+    for time, op, picoseconds in ops:
+        step = bisect_left(marks, time)
+        if step < len(marks):
+            seconds = trace.seconds[step]
+            seconds[op] = seconds.get(op, 0.0) + picoseconds / 1e12
 
 
-def _time(item: tuple[int, Event]) -> int:
-    return item[0]
-
-
-def _event(event: Any, texts: dict[int, str], thread: int, *, freed: bool) -> Event | None:
-    values: dict[str, Any] = {}
+def _event(
+    event: Any, wanted: dict[int, int], texts: dict[int, str], thread: int, *, freed: bool
+) -> Event | None:
+    address = requested = occupied = 0
+    op = region = shape = ""
     for stat in event.stats:
-        kind = stat.WhichOneof("value")
-        value = getattr(stat, kind)
-        values[texts[stat.metadata_id]] = texts[value] if kind == "ref_value" else value
-    if values.get("allocator_name") != _ALLOCATOR:
-        return None
-    return Event(
-        values["addr"],
-        values["requested_bytes"],
-        values["allocation_bytes"],
-        _NUMBERED.sub(r"\1", values.get("tf_op", "")),
-        values.get("region_type", ""),
-        values.get("shape", ""),
-        freed,
-        thread,
-    )
+        field_number = wanted.get(stat.metadata_id)
+        if field_number is None:
+            continue
+        if field_number == 0:
+            if _text(stat, texts) != _ALLOCATOR:
+                return None
+        elif field_number == 1:
+            address = _number(stat)
+        elif field_number == 2:
+            requested = _number(stat)
+        elif field_number == 3:
+            occupied = _number(stat)
+        elif field_number == 4:
+            op = _text(stat, texts)
+        elif field_number == 5:
+            region = _text(stat, texts)
+        else:
+            shape = _text(stat, texts)
+    return Event(address, requested, occupied, _NUMBERED.sub(r"\1", op), region, shape, freed, thread)
+
+
+def _number(stat: Any) -> int:
+    # Which of the two it is depends on the value's type in C++; the other one reads as 0.
+    return int(stat.uint64_value or stat.int64_value)
+
+
+def _text(stat: Any, texts: dict[int, str]) -> str:
+    return str(stat.str_value) or texts.get(stat.ref_value, "")
