@@ -38,7 +38,7 @@ def fit(way: str, model: Any, x: Any, y: Any, batch: int) -> float:
     return time.perf_counter() - start
 
 
-def step_times(name: str, batch: int, rounds: int = 7, steps: int = 4) -> dict[str, float]:
+def step_times(name: str, batch: int, rounds: int = 5, steps: int = 4) -> dict[str, float]:
     """Seconds per step, the median of some rounds in turn."""
     import statistics
 

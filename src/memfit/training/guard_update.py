@@ -8,6 +8,7 @@ traced once more without the writes that were done.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import keras
@@ -15,7 +16,16 @@ import tensorflow as tf
 
 from memfit.planning.private_apis import set_input
 from memfit.training.guard_gradients import GradientShelf, nothing
-from memfit.training.guard_writes import Group, Unchainable, groups, sources, values_of, writing
+from memfit.training.guard_writes import (
+    Group,
+    Unchainable,
+    groups,
+    must_run,
+    resources_of,
+    sources,
+    values_of,
+    writing,
+)
 from memfit.training.private_apis import run_after
 
 
@@ -106,14 +116,16 @@ class Update:
             self._unchainable = str(reason)
             return None
         releases = self._releases(line)
-        placed: set[Any] = set()
+        counts = list(accumulate(len(group.writes) for group in line))
+        done_already = [group for group, count in zip(line, counts, strict=True) if count <= done]
+        for op in [op for group in done_already for op in group.writes]:
+            self._leave_out(op)
         # The first group waits too, so that what is traced again is optimized as it was: to the last bit.
-        last, count = tf.no_op(), 0
-        for number, group in enumerate(line):
-            count += len(group.writes)
+        with tf.control_dependencies(must_run(op for group in done_already for op in group.computes)):
+            last = tf.no_op()
+        placed: set[Any] = set()
+        for number, (group, count) in enumerate(zip(line, counts, strict=True)):
             if count <= done:
-                for op in group.writes:
-                    self._leave_out(op)
                 continue
             computes = [op for op in group.computes if op not in placed]
             placed.update(computes)
@@ -141,18 +153,22 @@ class Update:
         return last
 
     def _releases(self, line: Sequence[Group]) -> dict[int, list[tf.Variable]]:
-        """By group, the places on the shelf that no later one reads."""
+        """By group, the places on the shelf that no later one reads.
+
+        Not those that a branch or a check reads: it runs again when the update is traced again.
+        """
         graph = tf.compat.v1.get_default_graph()
         places = {graph.capture(place.handle).name: place for place in self._shelf.places()}
-        last = {
-            op.inputs[0].name: number
-            for number, group in enumerate(line)
-            for op in group.computes
-            if op.type == "ReadVariableOp" and op.inputs[0].name in places
-        }
+        last: dict[str, int] = {}
+        kept: set[str] = set()
+        for number, group in enumerate(line):
+            read = {name for op in group.computes for name in resources_of(op) if name in places}
+            last.update(dict.fromkeys(read, number))
+            if must_run(group.computes):
+                kept |= read
         found: dict[int, list[tf.Variable]] = {}
-        for name, number in last.items():
-            found.setdefault(number, []).append(places[name])
+        for name in last.keys() - kept:
+            found.setdefault(last[name], []).append(places[name])
         return found
 
     def _leave_out(self, op: Any) -> None:

@@ -125,6 +125,11 @@ def _group(
     return Group(tuple(members), tuple(computes))
 
 
+def must_run(ops: Iterable[Any]) -> list[Any]:
+    """The ops among these that TensorFlow runs even where nothing comes of them, such as checks and branches."""
+    return [op for op in ops if op.op_def.is_stateful and op.type not in _READS]
+
+
 def writing(ops: Iterable[Any]) -> list[Any]:
     """The ops among these that may change a variable."""
     return [op for op in ops if resources_of(op) and op.type not in _READS]
