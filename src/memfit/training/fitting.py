@@ -21,7 +21,7 @@ from memfit.training.planning_ahead import plan as make_plan
 from memfit.training.precision import lowered
 from memfit.training.run import Run
 from memfit.training.steps import check_model
-from memfit.training.supervised_fit import keras_fit, known_plan, tightened
+from memfit.training.supervised_fit import keras_fit, known_plan, tighter_plan
 
 
 def fit(
@@ -82,8 +82,11 @@ def fit(
     if plan is None and model.compiled:  # Keras says best that a model is not compiled
         try:
             validates = validation_data is not None or bool(validation_split)
-            room = tightened(memory)
-            plan = _planned(model, x, y, batch_size, room, allow, validates, validation_batch_size)
+            plan = tighter_plan(
+                model,
+                memory,
+                lambda room: _planned(model, x, y, batch_size, room, allow, validates, validation_batch_size),
+            )
         except DoesNotFit:
             raise
         except MemfitError as error:

@@ -39,6 +39,7 @@ class Passage(keras.callbacks.CallbackList):
         data: Any,
         feed: Feed,
         kept_open: bool,
+        mark: int,
         **params: Any,
     ) -> None:
         """Prepares the passage of one `fit`.
@@ -50,12 +51,13 @@ class Passage(keras.callbacks.CallbackList):
             data: What Keras reads.
             feed: What is known of its order.
             kept_open: Whether Keras reads on in the next epoch (`steps_per_epoch`).
+            mark: What the data is known by; 0 where nothing is known.
             **params: What Keras gives to its own list.
         """
         self.callbacks: list[Any] = []
         super().__init__(callbacks, add_history=True, **params)
         self._supervision, self._call = supervision, call
-        self._data, self._feed, self._kept_open = data, feed, kept_open
+        self._data, self._feed, self._kept_open, self._mark = data, feed, kept_open, mark
         self._states = CallbackStates(self.callbacks)
         ended = supervision.finished(call)
         self._past = ended or supervision.unfinished(call)
@@ -203,6 +205,7 @@ class Passage(keras.callbacks.CallbackList):
         self._epoch_random = objects["epoch_random"]
         put_back_random_states(objects["random"])
         self.model.stop_training = facts["stopped"]
+        self._past = self._supervision.reached = None  # as large as the model
         where = f"after batch {facts['batch']} of" if facts["batch"] else "at the beginning of"
         _LOG.info("Goes on %s epoch %d.", where, facts["epoch"] + 1)
 
@@ -232,6 +235,7 @@ class Passage(keras.callbacks.CallbackList):
             "passes": 0 if pipeline is None else pipeline.order.position.epoch,
             "stopped": bool(self.model.stop_training),
             "model": self._model_mark,
+            "data": self._mark,
         }
         objects = {
             "callbacks": self._states.save(),
@@ -247,6 +251,11 @@ class Passage(keras.callbacks.CallbackList):
                 "A checkpoint is put back into the model it was made of, and the script has built another one",
                 received=f"call {self._call + 1} of fit()",
                 remedy="Train from the beginning: memfit run without --resume",
+            )
+        if past.facts["data"] != self._mark:
+            _LOG.warning(
+                "The arrays given to fit() are not those of the checkpoint: the script has made them anew, and the "
+                "training goes on with them. Seed what it draws them from."
             )
 
     def _seek(self, past: Checkpoint) -> None:

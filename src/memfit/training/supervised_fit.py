@@ -1,6 +1,6 @@
 """The call of Keras's `fit`: as it is, or in a process that `memfit run` started, with checkpoints."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -9,8 +9,9 @@ from memfit.budgets.errors import MemfitError
 from memfit.data.arrays import arrays
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.plan import Plan
+from memfit.planning.refusal import DoesNotFit
 from memfit.training import private_apis
-from memfit.training.feeding import Feed, feed
+from memfit.training.feeding import Feed, feed, mark_of
 from memfit.training.resuming import Passage
 from memfit.training.supervision import Supervision, current
 
@@ -34,6 +35,7 @@ def keras_fit(model: keras.Model, arguments: Mapping[str, Any], plan: Plan | Non
         data=fed["x"],
         feed=known,
         kept_open=fed["steps_per_epoch"] is not None,
+        mark=mark_of(arguments["x"], arguments["y"]),
         add_progbar=fed["verbose"] != 0,
         verbose=fed["verbose"],
         epochs=fed["epochs"],
@@ -55,23 +57,32 @@ def known_plan(model: keras.Model) -> Plan | None:
     supervision = current()
     if supervision is None:
         return None
-    path = _plan_file(supervision, supervision.calls)
-    if not path.exists() or (supervision.tighten and not supervision.has_finished(supervision.calls)):
+    if supervision.tighten and not supervision.has_finished(supervision.calls):
         return None
-    plan = Plan.load(path)
-    return plan if plan.model == fingerprint(model) else None
+    return _plan_before(supervision, model)
 
 
-def tightened(memory: int | str | None) -> int | str | None:
-    """The memory to plan for: less than what an earlier process ran out of."""
+def tighter_plan(
+    model: keras.Model, memory: int | str | None, make: Callable[[int | str | None], Plan]
+) -> Plan:
+    """Makes a plan for a memory, or for less where an earlier process ran out of it.
+
+    Where no plan takes less, the one before has another chance: what took the memory may be gone.
+    """
     supervision = current()
-    if supervision is None or not supervision.tighten:
-        return memory
+    before = None if supervision is None or not supervision.tighten else _plan_before(supervision, model)
+    if before is None:
+        return make(memory)
+    try:
+        return make(int(_TIGHTER * min(before.memory, before.predicted)))
+    except DoesNotFit:
+        return before
+
+
+def _plan_before(supervision: Supervision, model: keras.Model) -> Plan | None:
     path = _plan_file(supervision, supervision.calls)
-    if not path.exists():
-        return memory
-    before = Plan.load(path)
-    return int(_TIGHTER * min(before.memory, before.predicted))
+    plan = Plan.load(path) if path.exists() else None
+    return plan if plan is not None and plan.model == fingerprint(model) else None
 
 
 def _plan_file(supervision: Supervision, call: int) -> Any:
