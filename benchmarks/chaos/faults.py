@@ -20,7 +20,7 @@ import tensorflow as tf
 
 FOLDER = Path("faults")
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGABRT": signal.SIGABRT}
-# Seconds for which the disk is full: long enough for a checkpoint to fail, and then the process is killed.
+# Seconds for which the disk is full: long enough for a checkpoint to fail.
 FULL_FOR = 0.3
 
 
@@ -81,10 +81,10 @@ def _happen(kind: str, number: float, model: Any) -> None:
 
 
 def _fill_disk() -> None:
-    """Lets no file grow beyond 1 KiB for a while, and then kills the process."""
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    """Lets no file of this process grow beyond 1 KiB for a while: writing fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
-    threading.Timer(FULL_FOR, os.kill, [os.getpid(), signal.SIGKILL]).start()
+    threading.Timer(FULL_FOR, resource.setrlimit, [resource.RLIMIT_FSIZE, (soft, hard)]).start()
 
 
 def _take_memory(share: float) -> None:

@@ -46,7 +46,7 @@ def _run(script: Path, arguments: Sequence[str], directory: Path) -> None:
     vars(module).update(__file__=file, __builtins__=builtins, __spec__=None, __cached__=None)
     sys.modules["__main__"] = module
     try:
-        exec(compile(script.read_bytes(), file, "exec"), vars(module))
+        exec(compile(script.read_bytes(), file, "exec", dont_inherit=True), vars(module))
     except SystemExit:
         raise
     except BaseException as error:

@@ -23,6 +23,7 @@ from memfit.training.script_running import OUTCOME, SETTINGS
 # A death further on is progress; this many without any, and the cause is where it stands.
 _ATTEMPTS = 3
 _TAIL = 2**16  # bytes of the error stream kept for the diagnosis
+_REQUESTS = (signal.SIGINT, signal.SIGTERM)
 _SHORTEST = 5.0  # seconds between two checkpoints: what a kill may cost, however cheap checkpoints are
 
 
@@ -70,6 +71,8 @@ def supervise(
         return run.to_its_end(settings)
     finally:
         lock.release()
+        with contextlib.suppress(OSError):  # not empty: other runs have theirs there
+            directory.parent.rmdir()
 
 
 class _Run:
@@ -106,7 +109,8 @@ class _Run:
                 said = (self._directory / OUTCOME).exists()
                 found = death(code, log, said_memory=said, killed_for_memory=kernel_kills() > kills)
                 if found is None:
-                    return self._stopped(128 - code) if code < 0 else code
+                    ended = 128 - code if code < 0 else code
+                    return self._stopped(ended) if ended - 128 in _REQUESTS else ended
                 position = _seen(self._directory / "position")
                 further = position is not None and (furthest is None or position > furthest)
                 attempts = 1 if further else attempts + 1
@@ -169,7 +173,7 @@ class _Run:
             else:
                 os.killpg(child.pid, signal.SIGKILL)
 
-        before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, pass_on) for number in _REQUESTS}
         try:
             yield
         finally:
