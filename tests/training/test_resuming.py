@@ -18,6 +18,7 @@ import tensorflow as tf
 import memfit
 from memfit.training import supervision
 from memfit.training.snapshots import values_of
+from memfit.training.supervised_fit import known_plan, tighter_plan
 from memfit.training.supervision import Stopped, Supervision
 
 RANDOM = np.random.default_rng(0)
@@ -240,3 +241,35 @@ def test_state_that_cannot_be_saved_is_named_before_the_training(
     with caplog.at_level(logging.WARNING):
         memfit.fit(network(), X, Y, verbose=0, callbacks=[Holder()])
     assert "cannot be pickled: Holder.stream." in caplog.text
+
+
+def test_after_a_death_for_want_of_memory_a_plan_takes_less_or_stays(tmp_path: Path) -> None:
+    supervision.supervise_here(Supervision(tmp_path, 99, 1000.0))
+    model = network()
+    plan = memfit.fit(model, X, Y, verbose=0).memory.plan
+    (tmp_path / "fit-000.npz").unlink()
+    supervision.supervise_here(Supervision(tmp_path, 99, 1000.0, tighten=True))
+    asked: list[Any] = []
+
+    def make(memory: Any) -> Any:
+        asked.append(memory)
+        if len(asked) == 2:
+            raise memfit.DoesNotFit("nothing is that small", memfit.Size(1), 0, None)
+        return plan
+
+    assert known_plan(model) is None
+    tighter_plan(model, "8GiB", make)
+    assert asked == [int(0.8 * min(plan.memory, plan.predicted))]
+    assert tighter_plan(model, "8GiB", make).to_json() == plan.to_json()
+    supervision.supervise_here(Supervision(tmp_path, 99, 1000.0))
+    assert known_plan(model).to_json() == plan.to_json()
+
+
+def test_arrays_that_a_restarted_script_makes_anew_are_noticed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Stopped):
+        run(tmp_path, DATA["arrays"](), 3)
+    with caplog.at_level(logging.WARNING):
+        run(tmp_path, {**DATA["arrays"](), "x": X + 1}, None)
+    assert "not those of the checkpoint" in caplog.text

@@ -299,11 +299,10 @@ def numpy_dtype(variable: Any) -> Any:
 def random_states() -> dict[str, Any]:
     """The states of Keras's and TensorFlow's global random numbers; None for those that nobody has drawn from."""
     from keras.src.backend.common import global_state
-    from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
     from tensorflow.python.eager import context
     from tensorflow.python.ops import stateful_random_ops
 
-    keras_own = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    keras_own = global_state.get_global_attribute("global_seed_generator")
     generator = stateful_random_ops.global_generator
     rng = getattr(context.context(), "_rng", None)
     return {

@@ -168,7 +168,7 @@ class _Run:
             if child is None or child.poll() is not None:
                 return
             if first:
-                self._tell("Ends after this batch, with a checkpoint. Once more ends it at once.")
+                self._tell("Ending after the current batch, with a checkpoint. Once more ends it at once.")
                 child.send_signal(number)
             else:
                 os.killpg(child.pid, signal.SIGKILL)
