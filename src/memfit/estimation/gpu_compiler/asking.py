@@ -38,8 +38,8 @@ def compiled_estimate(model: Any, payload: bytes, batch_size: int, gpu: GPU) -> 
     version = compiler_version()
     if model.run_eagerly:
         raise NotCompiled("it runs eagerly, so Keras does not compile it")
-    if not private_apis.compiles_with_xla(model):
-        raise NotCompiled("Keras does not compile it with XLA: one of its layers forbids it")
+    if (reason := private_apis.why_not_xla(model)) is not None:
+        raise NotCompiled(f"Keras would not compile it with XLA: {reason}")
     name = getattr(model.optimizer, "name", "")
 
     @cache

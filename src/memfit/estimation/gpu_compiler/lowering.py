@@ -66,6 +66,7 @@ def lower_here(payload: bytes, batch: int, phase: str) -> Lowered:
     """Does the work of `lowered`, in the process for it."""
     model, (spec, prepare) = unpacked(payload)
     know_own_variables(model.optimizer)
+    model.jit_compile = True  # as on a GPU; on a CPU Keras resolves "auto" to False, and steps look at it
     if prepare is not None:
         prepare(model)
     private_apis.build(model, spec.batch(2))

@@ -20,11 +20,30 @@ def layer_names(model: Any) -> tuple[str, ...]:
     return tuple(layer.name for layer in model._flatten_layers() if layer is not model)
 
 
-def compiles_with_xla(model: Any) -> bool:
-    """Whether Keras may hand the model's step to XLA: some layers forbid it."""
+def why_not_xla(model: Any) -> str | None:
+    """Says why Keras would not have XLA compile the model's step on a GPU, or None where it would."""
     from keras.src.trainers.trainer import model_supports_jit
 
-    return bool(model_supports_jit(model))
+    for layer in model._flatten_layers():
+        if not layer.supports_jit:
+            return f"{layer.name} forbids it"
+        if _runs_on_cudnn(layer):
+            return f"{layer.name} runs on cuDNN there; use_cudnn=False would let XLA compile it"
+    return None if model_supports_jit(model) else "it is switched off"
+
+
+def _runs_on_cudnn(layer: Any) -> bool:
+    """Whether a recurrent layer takes cuDNN's kernel on a GPU; without one here, Keras does not say so itself."""
+    import keras
+    from keras.src.backend.tensorflow import rnn
+
+    if not isinstance(layer, keras.layers.LSTM | keras.layers.GRU) or layer.use_cudnn not in (True, "auto"):
+        return False
+    cell = layer.cell
+    facts = (cell.activation, cell.recurrent_activation, layer.unroll, cell.use_bias)
+    if isinstance(layer, keras.layers.LSTM):
+        return bool(rnn._do_lstm_arguments_support_cudnn(*facts))
+    return bool(rnn._do_gru_arguments_support_cudnn(*facts, cell.reset_after))
 
 
 def canonical(hlo: bytes) -> bytes:
