@@ -1,5 +1,6 @@
 """Choosing segments: what is promised is kept, and more memory never costs more time."""
 
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +12,9 @@ from memfit.budgets.errors import InvalidInput
 from memfit.budgets.size import Size
 from memfit.planning.rematerialisation import choose, front
 from memfit.planning.rematerialisation_costs import flops
+from memfit.planning.rematerialisation_options import Choices
+from memfit.planning.rematerialisation_peak import predicted_peak
+from memfit.planning.rematerialisation_refinement import Choice, Ledger, refined
 from memfit.planning.rematerialisation_segments import Segments
 from memfit.planning.rematerialisation_trace import trace
 
@@ -18,7 +22,7 @@ from memfit.planning.rematerialisation_trace import trace
 @pytest.fixture(scope="module")
 def model() -> keras.Model:
     x = image = keras.Input((16, 16, 3))
-    for _ in range(16):
+    for _ in range(6):
         x = layers.Conv2D(8, 3, padding="same")(x)
         x = layers.Activation("relu")(layers.BatchNormalization()(x))
     return keras.Model(image, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
@@ -49,8 +53,10 @@ def test_a_choice_stays_within_the_budget_it_was_made_for(model: keras.Model) ->
 
 
 def test_a_budget_below_all_choices_is_refused_with_the_smallest_there_is(model: keras.Model) -> None:
-    with pytest.raises(InvalidInput, match=r"do not fit.*Give at least \d"):
+    with pytest.raises(InvalidInput, match=r"do not fit.*Give at least \d+ bytes") as refused:
         choose(model, 8, 1000)
+    advised = int(re.search(r"at least (\d+) bytes", str(refused.value))[1])
+    assert choose(model, 8, advised).activation_bytes <= advised
 
 
 def test_a_subclassed_model_needs_the_shapes_of_its_inputs() -> None:
@@ -77,12 +83,42 @@ def test_segments_read_what_they_wrote_and_print_as_a_table(choices: tuple[Segme
     ]
 
 
+def test_what_is_counted_of_large_tensors_is_the_peak_but_for_the_small_ones(model: keras.Model) -> None:
+    found = Choices(trace(model, 8))
+    ledger = Ledger(found)
+    large = sorted({tensor for tensors in found.needed for tensor in tensors})
+    small = sum(map(found.size, found.small))
+    for kept, starts in ((large, ()), (large[::2], ()), (large[::3], tuple(found.cuts[3:-1:4]))):
+        counted = max(ledger.count(Choice(frozenset(kept), starts)).totals)
+        assert counted <= predicted_peak(found.trace, found.small | set(kept), starts) <= counted + small
+
+
+def test_a_refined_choice_is_smaller_than_what_it_came_from(model: keras.Model) -> None:
+    found = Choices(trace(model, 8))
+    ledger = Ledger(found)
+    stock = Choice(frozenset(tensor for tensors in found.needed for tensor in tensors), ())
+    aim = 0.6 * max(ledger.count(stock).totals)
+    smaller = refined(ledger, stock, aim)
+    assert smaller is not None
+    assert max(ledger.count(smaller).totals) <= aim
+    assert refined(ledger, stock, 1.0) is None
+
+
+def test_no_product_is_stored_only_to_be_summed(model: keras.Model) -> None:
+    found = trace(model, 8)
+    backward = [found.ops[index] for index in found.backward]
+    summed = [op for op in backward if op.type == "DepthwiseConv2dNativeBackpropFilter"]
+    assert len(summed) == 6  # one for each normalisation
+    products = {index for index in found.backward if found.ops[index].type == "Mul"}
+    assert not [op for op in backward if op.type == "Sum" and op.inputs[0][0] in products]
+
+
 def test_the_trace_leaves_the_model_as_it_was(model: keras.Model) -> None:
     before = [variable.numpy().tobytes() for variable in model.variables]
     found = trace(model, 4)
     assert [variable.numpy().tobytes() for variable in model.variables] == before
     assert model.losses == []
-    assert sum(op.type == "Conv2D" for op in found.forward) == 16
+    assert sum(op.type == "Conv2D" for op in found.forward) == 6
 
 
 def test_flops_are_those_of_the_textbook() -> None:

@@ -17,11 +17,11 @@ def peaks() -> dict[str, float]:
     from memfit.training.rematerialisation import rematerialised
 
     x = image = keras.Input((64, 64, 3))
-    for _ in range(16):
+    for _ in range(10):
         x = layers.Conv2D(16, 3, padding="same", use_bias=False)(x)
         x = layers.Activation("relu")(layers.BatchNormalization()(x))
     model = keras.Model(image, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
-    segments = choose(model, 32, 0.45)
+    segments = choose(model, 32, 0.35)
     images = tf.random.normal((32, 64, 64, 3))
     memory = tf.config.experimental
 
@@ -56,12 +56,9 @@ def measured() -> dict[str, float]:
 
 
 def test_activation_memory_is_divided_as_chosen(measured: dict[str, float]) -> None:
-    assert measured["ours"] < 0.55 * measured["stock"], measured
+    assert measured["ours"] < 0.45 * measured["stock"], measured
 
 
-@pytest.mark.xfail(
-    strict=True, reason="measured: 266 to 256 MiB for this network, though 796 to 278 for a ViT"
-)
 def test_activation_memory_falls_with_xla_too(measured: dict[str, float]) -> None:
     assert measured["ours with XLA"] < 0.75 * measured["stock with XLA"], measured
 

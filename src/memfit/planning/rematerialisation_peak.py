@@ -22,6 +22,8 @@ IN_PLACE = {
     ),
     *("BiasAdd", "Rsqrt", "TanhGrad", "SigmoidGrad", "Elu", "Softplus"),
 }
+# Two kernels side by side have two workspaces, which are not counted: leave some room for that.
+_ROOM_BESIDE = 0.85
 Buffer = tuple[
     int, int, int
 ]  # which run (0 the forward pass, n the n-th segment's recomputation), op, output
@@ -35,6 +37,22 @@ def predicted_peak(trace: Trace, kept: Collection[Tensor], starts: Sequence[int]
     once.
     """
     return max((total for _, total in alive_at(trace, list(_steps(trace, kept, starts)))), default=0)
+
+
+def can_run_beside(trace: Trace, kept: Collection[Tensor], starts: Sequence[int]) -> frozenset[int]:
+    """Finds the backward ops that may run at the same time as the op after them without a higher peak.
+
+    A kernel does not keep all cores busy from its beginning to its end, so two run faster side by side. Where the
+    step is not near its peak there is room for what both have in memory.
+    """
+    steps = list(_steps(trace, kept, starts))
+    totals = [total for _, total in alive_at(trace, steps)]
+    room = _ROOM_BESIDE * max(totals, default=0)
+    return frozenset(
+        index
+        for total, (index, _, _), (following, _, _) in zip(totals, steps, steps[1:], strict=False)
+        if index >= trace.forward_count and total + sum(trace.ops[following].sizes) <= room
+    )
 
 
 def gradient_bytes(trace: Trace) -> list[int]:

@@ -158,7 +158,7 @@ class _Search:
         assert self.recorder is not None
         self.recorded[segments] = self.recorder(segments, size)
         real = self._peak(size) - self._recorded_peak(segments, size)
-        self.realised = min(1.0, max(0.0, real / max(predicted_saving(segments, size), 1)))
+        self.realised = max(0.0, real / max(predicted_saving(segments, size), 1))
 
     @cache  # noqa: B019 - a search lives as long as one call of `plan`
     def _recorded_peak(self, segments: Segments, size: int) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from memfit.budgets.errors import InvalidInput
 from memfit.planning.private_apis import clone, set_input
+from memfit.planning.rematerialisation_peak import can_run_beside
 from memfit.planning.rematerialisation_products import without_products
 from memfit.planning.rematerialisation_recomputation import Recomputation, is_available, recomputations
 from memfit.planning.rematerialisation_segments import Segments
@@ -73,12 +74,13 @@ def recompute_in_backward_pass(
     }
     starts = sorted(place[name] for name in segments.starts)
     line = None if compiled else _Line(incoming)
+    beside = frozenset() if compiled else can_run_beside(trace, kept, starts)
     after = list(incoming)
     for number, part in reversed(list(enumerate(recomputations(trace, kept, starts)))):
         # XLA drops control dependencies and merges equal computations, so there the copies get a data dependency.
         entering = _entering(trace, part, lambda level, n=number: bisect_right(starts, level) > n)
         flag = _never([*after, *(graph_ops[index].outputs[0] for index in entering)]) if compiled else None
-        _rewrite(trace, graph_ops, kept, part, flag, line)
+        _rewrite(trace, graph_ops, kept, part, flag, line, beside)
         after = [graph_ops[index].outputs[0] for index in _last(trace, part)] or after
 
 
@@ -89,12 +91,14 @@ def _rewrite(
     part: Recomputation,
     flag: Any,
     line: "_Line | None",
+    beside: Collection[int],
 ) -> None:
     """Copies the forward ops that one segment runs again, and lets the backward ops read the copies.
 
     Args:
         flag: Under XLA the boolean that the copies wait for.
         line: Otherwise the line in which the ops run one after the other.
+        beside: The ops that may run at the same time as the next one.
     """
     copies: dict[int, Any] = {}
     for index in part.order:
@@ -114,29 +118,36 @@ def _rewrite(
                 if new is not old:
                     set_input(op, number, new)
         if line is not None and trace.ops[index].inputs and trace.ops[index].reads_values:
-            line.append(op)
+            line.append(op, index in beside)
 
 
 class _Line:
-    """Ops that run one after the other, so that what each frees is free for the next."""
+    """Ops that run one after the other, two at most at a time, so that what each frees is free for the next."""
 
     def __init__(self, incoming: Sequence[Any]) -> None:
         import tensorflow as tf
 
         with tf.control_dependencies(list(incoming)):
-            self._last = tf.no_op(name="recomputed/start")
+            start = tf.no_op(name="recomputed/start")
+        self._latest = [start, start, start]
+        self._last_is_beside = False
         self._of_biases: set[Any] = set()
 
-    def append(self, op: Any) -> None:
+    def append(self, op: Any, beside: bool) -> None:
+        """Lets an op run next; for one `beside` the next op does not wait, but the op after that does."""
         producers = {tensor.op for tensor in op.inputs}
-        if self._last not in producers:
-            run_after(op, self._last)
+        # Whatever came before the last one is done when the two before it are: they waited for the rest.
+        awaited = self._latest[:2] if self._last_is_beside else self._latest
+        for before in dict.fromkeys(awaited):
+            if before not in producers:
+                run_after(op, before)
         # oneDNN merges a bias's gradient into the filter's: what waits for the one would then wait for the
         # other, which may wait for it in turn. So nothing waits for a bias's gradient.
         if op.type == "BiasAddGrad" or producers & self._of_biases:
             self._of_biases.add(op)
         else:
-            self._last = op
+            self._latest = [*self._latest[1:], op]
+            self._last_is_beside = beside
 
 
 def _never(tensors: Sequence[Any]) -> Any:
