@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from memfit.training import private_apis
+from memfit.training.guard_events import OutOfMemory, Shortage
 from memfit.training.guard_gradients import GradientShelf
 from memfit.training.guard_tightening import Settings
 from memfit.training.guard_update import Update
@@ -18,6 +19,7 @@ from memfit.training.micro_batches import (
     micro_batched_train_step,
     whole_batch_train_step,
 )
+from memfit.training.monitoring_peaks import device_name
 from memfit.training.rematerialisation import rematerialised
 from memfit.training.steps import is_custom
 
@@ -105,6 +107,23 @@ def train_step(model: keras.Model, settings: Settings, apply: Apply | None = Non
 def test_step(model: keras.Model, size: int | None) -> Step:
     """Returns the model's own test step, or that in parts of some samples."""
     return model.test_step if size is None else micro_batched_test_step(model, size)
+
+
+def check_survivable(model: keras.Model, lack: Shortage) -> None:
+    """Ends cleanly where going on would end the process.
+
+    Seen on the CPU (TensorFlow 2.21): that a program of XLA has run out of memory is reported, the batch can even
+    be trained in another way, and the step after that ends with SIGSEGV. On a GPU nobody has looked.
+
+    Raises:
+        OutOfMemory: If the model's steps are compiled with XLA for the CPU.
+    """
+    if model.jit_compile and not model.run_eagerly and device_name().startswith("CPU"):
+        raise OutOfMemory(
+            f"A step that XLA had compiled ran out of memory: {lack}. The model is as it was before this batch, "
+            "but on the CPU TensorFlow does not survive this for long. Compile with jit_compile=False, plan for "
+            "less memory, or let `memfit run` start the script again."
+        )
 
 
 def compiled(model: keras.Model, step: Step) -> Compiled:

@@ -12,7 +12,7 @@ from memfit.training.guard_events import Journal, OutOfMemory, Shortage, free, s
 from memfit.training.guard_reading import Reader
 from memfit.training.guard_rollback import Rollback
 from memfit.training.guard_room import Room
-from memfit.training.guard_steps import TrainStep
+from memfit.training.guard_steps import TrainStep, check_survivable
 from memfit.training.guard_tightening import Settings, Tightening
 
 # How often an update is taken up again: each time TensorFlow itself waits 10 s for memory.
@@ -89,6 +89,7 @@ class GuardedTraining:
             if self._step().computing_has_updated:
                 raise self._half_updated(lack, "a custom train_step cannot be taken up half-way")
             self._roll_back()
+            check_survivable(self._model, lack)
             again = self._answer(lack, data, again)
             self._rollback.note()
         self._update()

@@ -12,7 +12,7 @@ from memfit.training.guard_events import Journal, OutOfMemory, Shortage, shortag
 from memfit.training.guard_reading import Reader
 from memfit.training.guard_rollback import Rollback
 from memfit.training.guard_room import Room
-from memfit.training.guard_steps import Compiled, compiled, test_step
+from memfit.training.guard_steps import Compiled, check_survivable, compiled, test_step
 from memfit.training.steps import is_custom
 
 _HALF = 0.5
@@ -73,6 +73,7 @@ class GuardedValidation:
                     raise
             self._rollback.undo()
             gc.collect()
+            check_survivable(self._model, lack)
             self._tighten(data, lack, again)
             again = True
             self._rollback.note()
