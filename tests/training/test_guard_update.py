@@ -22,7 +22,7 @@ OPTIMIZERS: dict[str, tuple[type, dict[str, Any]]] = {
         {"learning_rate": optimizers.schedules.ExponentialDecay(0.1, 2, 0.9), "global_clipnorm": 0.5},
     ),
     "AdamW with EMA": (optimizers.AdamW, {"use_ema": True, "clipnorm": 1.0}),
-    "RMSprop": (optimizers.RMSprop, {"momentum": 0.9, "centered": True}),
+    "RMSprop": (optimizers.RMSprop, {"momentum": 0.9}),
     "Adadelta": (optimizers.Adadelta, {"learning_rate": 1.0}),
     "Nadam": (optimizers.Nadam, {}),
     "Ftrl": (optimizers.Ftrl, {}),
