@@ -60,7 +60,7 @@ class Faults(keras.callbacks.Callback):
         if fault.exists():
             fault.unlink()
             _take_memory(0.0)
-        return model.predict(np.ones([64, *shape[1:]], "float32"), batch_size=64, verbose=0)
+        return model.predict(np.ones([512, *shape[1:]], "float32"), batch_size=512, verbose=0)
 
 
 def _happen(kind: str, number: float, model: Any) -> None:

@@ -28,8 +28,9 @@ def convolutional(callbacks: list[Any]) -> tuple[Any, list[Any]]:
     """BatchNormalization, dropout, Adam with a schedule, arrays in Keras's own seeded order."""
     parts: list[Any] = [keras.Input((24, 24, 3))]
     for filters in (16, 32):
-        parts += [layers.Conv2D(filters, 3, padding="same"), layers.BatchNormalization(), layers.ReLU()]
-        parts += [layers.MaxPooling2D()]
+        # A bias before a BatchNormalization has a gradient of nothing but rounding, which Adam makes steps of.
+        parts += [layers.Conv2D(filters, 3, padding="same", use_bias=False), layers.BatchNormalization()]
+        parts += [layers.ReLU(), layers.MaxPooling2D()]
     parts += [layers.GlobalAveragePooling2D(), layers.Dropout(0.4), layers.Dense(5)]
     model = keras.Sequential(parts)
     rate = keras.optimizers.schedules.ExponentialDecay(0.01, 20, 0.8)
