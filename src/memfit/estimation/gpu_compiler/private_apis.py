@@ -5,6 +5,7 @@ GPU described in a text instead of one that is there.
 """
 
 import contextlib
+from importlib import import_module
 from typing import Any
 
 
@@ -35,10 +36,10 @@ def why_not_xla(model: Any) -> str | None:
 def _runs_on_cudnn(layer: Any) -> bool:
     """Whether a recurrent layer takes cuDNN's kernel on a GPU; without one here, Keras does not say so itself."""
     import keras
-    from keras.src.backend.tensorflow import rnn
 
     if not isinstance(layer, keras.layers.LSTM | keras.layers.GRU) or layer.use_cudnn not in (True, "auto"):
         return False
+    rnn = import_module("keras.src.backend.tensorflow.rnn")  # its package has a function of the same name
     cell = layer.cell
     facts = (cell.activation, cell.recurrent_activation, layer.unroll, cell.use_bias)
     if isinstance(layer, keras.layers.LSTM):
