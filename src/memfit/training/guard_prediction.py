@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from memfit.training.guard_events import Journal, OutOfMemory, shortage
 from memfit.training.guard_rollback import Rollback
+from memfit.training.guard_steps import check_survivable
 from memfit.training.guard_validation import half
 
 
@@ -22,7 +23,7 @@ class GuardedPrediction:
     """
 
     def __init__(self, model: keras.Model, predict: Callable[[Any], Any], journal: Journal) -> None:
-        self._predict, self._journal = predict, journal
+        self._model, self._predict, self._journal = model, predict, journal
         self._rollback = Rollback(model)
         self._size: int | None = None
         self._batch = 0
@@ -44,6 +45,7 @@ class GuardedPrediction:
                     raise
             self._rollback.undo()
             gc.collect()
+            check_survivable(self._model, lack)
             smaller = half(batches[0], self._size)
             if smaller is None:
                 raise OutOfMemory(

@@ -57,20 +57,18 @@ class Reader:
                     raise
             self._iterator = None
             gc.collect()
-            story = f"of {self._phase} could not be read"
+            place = f"batch {self._batch + 1} of the {self._phase} data"
             try:
                 if not left or self._feed is None:
-                    raise InvalidInput(f"The batch {story}")
+                    raise InvalidInput("This data is not opened again")
                 self._iterator = self._feed.reopen(self._epoch, self._batch)
             except InvalidInput:
-                self._journal.ran_out("data", self._batch + 1, lack, f"The batch {story}")
+                self._journal.ran_out("data", self._batch + 1, lack, f"Could not read {place}")
                 raise OutOfMemory(
-                    f"Memory ran out while batch {self._batch + 1} {story} ({lack}), and this data cannot be "
-                    "opened again at that batch in this process. The model is as it was after the batch before."
+                    f"There was no memory to read {place} ({lack}), and this data cannot be opened again at that "
+                    "batch in this process. The model is as it was after the batch before."
                 ) from None
-            self._journal.ran_out(
-                "data", self._batch + 1, lack, f"Opened the data {story} again at this batch"
-            )
+            self._journal.ran_out("data", self._batch + 1, lack, f"Opened the data again at {place}")
         raise AssertionError("the last try returns or raises")
 
 
