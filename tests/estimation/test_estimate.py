@@ -24,7 +24,6 @@ def _cnn() -> Any:
     model = keras.Sequential(
         [
             keras.Input((32, 32, 3)),
-            layers.Rescaling(0.5),  # holds an object that does not survive pickle's own way
             layers.Conv2D(32, 3, padding="same", activation="relu", name="first"),
             layers.BatchNormalization(name="norm"),
             layers.Conv2D(64, 3, padding="same", activation="relu", name="second"),
@@ -84,7 +83,8 @@ def test_nothing_of_the_model_and_the_seeds_changes(model, before, est):
 
 
 def test_the_peak_is_the_one_that_is_measured(est):
-    measured = isolated(_measured, _cnn, BATCH, memory="4GiB")
+    # In one process of some the few large ops of so small a model run in another order, and it peaks 20% higher.
+    measured = sorted(isolated(_measured, _cnn, BATCH, memory="4GiB") for _ in range(3))[1]
     assert est.peak == pytest.approx(measured, rel=0.1)
     assert max(est.recorded) <= BATCH / 4
 
@@ -94,6 +94,7 @@ def _dense() -> Any:
     model = keras.Sequential(
         [
             keras.Input((32, 32, 3)),
+            layers.Rescaling(0.5),  # holds an object that does not survive pickle's own way
             layers.Flatten(),
             layers.Dense(1024, "relu"),
             layers.Dense(1024),
@@ -131,7 +132,7 @@ def test_the_first_step_is_one_of_the_five():
 
 def test_a_run_capped_at_what_is_needed_completes(est):
     assert isolated(_measured, _cnn, BATCH, memory=int(est.needed)) <= est.needed
-    assert 0 <= est.margin < 0.2
+    assert est.peak < est.needed < 1.2 * est.spread[1]
 
 
 def test_the_kinds_add_up_to_the_peak(est):

@@ -1,4 +1,7 @@
-"""The private TensorFlow and Keras APIs this room uses. Checked with TensorFlow 2.21.0 and Keras 3.15.1."""
+"""The private APIs of TensorFlow and Keras this room uses.
+
+Checked with TensorFlow 2.19.0 and 2.21.0, Keras 3.12.0 and 3.15.1.
+"""
 
 from typing import Any
 
