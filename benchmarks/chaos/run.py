@@ -57,6 +57,10 @@ class Run:
         self.shortages = memory.read_text().splitlines() if memory.exists() else []
         self.result = pickle.loads((folder / "out").read_bytes()) if (folder / "out").exists() else None
 
+    def missed(self) -> int:
+        """How often memory was missed; what was taken away and nobody missed is no fault."""
+        return len({text.partition(" ")[2] for text in self.shortages}) + len(self.deaths)
+
     def _tell(self, line: str) -> None:
         self._note_restart(Path.cwd())
         self.deaths.append(line)
@@ -123,8 +127,7 @@ def measured(name: str, folder: Path) -> list[dict[str, Any]]:
                 "training": name,
                 "faults": kind,
                 "planned": len(run.faults),
-                # Memory that was taken away and that nobody missed is no fault.
-                "happened": len(run.faults) - len(run.left) if kind == "process" else len(run.shortages),
+                "happened": len(run.faults) - len(run.left) if kind == "process" else run.missed(),
                 "deaths": len(run.deaths),
                 "shortages": len(run.shortages),
                 "batches": batches,
