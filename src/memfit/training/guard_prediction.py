@@ -43,9 +43,9 @@ class GuardedPrediction:
                 lack = shortage(error)
                 if lack is None:
                     raise
+            check_survivable(self._model, lack)
             self._rollback.undo()
             gc.collect()
-            check_survivable(self._model, lack)
             smaller = half(batches[0], self._size)
             if smaller is None:
                 raise OutOfMemory(

@@ -29,7 +29,7 @@ Compiled = Callable[[Any, Any], Any]
 class TrainStep:
     """A training step: `compute` may fail and be taken back, `update` may fail and be finished.
 
-    With XLA the whole step is one program, which either runs or does not, and there is nothing left to update.
+    With XLA the whole step is one program, and there is nothing left to update.
     A custom `train_step` cannot be split either; for it is noted whether it had begun to update.
 
     Args:
@@ -110,19 +110,21 @@ def test_step(model: keras.Model, size: int | None) -> Step:
 
 
 def check_survivable(model: keras.Model, lack: Shortage) -> None:
-    """Ends cleanly where going on would end the process.
+    """Ends where going on would end the process.
 
-    Seen on the CPU (TensorFlow 2.21): that a program of XLA has run out of memory is reported, the batch can even
-    be trained in another way, and the step after that ends with SIGSEGV. On a GPU nobody has looked.
+    Seen on the CPU (TensorFlow 2.21): a program of XLA that runs out of memory leaves variables behind whose buffers
+    are freed twice; the next step, or the end of the process, then ends with SIGSEGV or SIGABRT. On a GPU nobody
+    has looked.
 
     Raises:
         OutOfMemory: If the model's steps are compiled with XLA for the CPU.
     """
     if model.jit_compile and not model.run_eagerly and device_name().startswith("CPU"):
         raise OutOfMemory(
-            f"A step that XLA had compiled ran out of memory: {lack}. The model is as it was before this batch, "
-            "but on the CPU TensorFlow does not survive this for long. Compile with jit_compile=False, plan for "
-            "less memory, or let `memfit run` start the script again."
+            f"A step that XLA had compiled ran out of memory: {lack}. On the CPU TensorFlow does not survive this: "
+            "the weights cannot be trusted any more. Go on from a checkpoint (`memfit run` does), compile with "
+            "jit_compile=False, or plan for less memory.",
+            intact=False,
         )
 
 

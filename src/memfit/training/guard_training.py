@@ -88,8 +88,8 @@ class GuardedTraining:
             # The exception is gone here, and with its traceback what the step had allocated.
             if self._step().computing_has_updated:
                 raise self._half_updated(lack, "a custom train_step cannot be taken up half-way")
-            self._roll_back()
             check_survivable(self._model, lack)
+            self._roll_back()
             again = self._answer(lack, data, again)
             self._rollback.note()
         self._update()

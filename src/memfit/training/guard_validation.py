@@ -71,9 +71,9 @@ class GuardedValidation:
                 lack = shortage(error)
                 if lack is None:
                     raise
+            check_survivable(self._model, lack)
             self._rollback.undo()
             gc.collect()
-            check_survivable(self._model, lack)
             self._tighten(data, lack, again)
             again = True
             self._rollback.note()
