@@ -112,7 +112,7 @@ def test_step(model: keras.Model, size: int | None) -> Step:
 def check_survivable(model: keras.Model, lack: Shortage) -> None:
     """Ends where going on would end the process.
 
-    Seen on the CPU (TensorFlow 2.21): a program of XLA that runs out of memory leaves variables behind whose buffers
+    Seen on the CPU (TensorFlow 2.21): a program of XLA that runs out of memory leaves variables whose buffers
     are freed twice; the next step, or the end of the process, then ends with SIGSEGV or SIGABRT. On a GPU nobody
     has looked.
 
