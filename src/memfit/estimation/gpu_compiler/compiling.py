@@ -15,6 +15,10 @@ from memfit.estimation.gpu_compiler.refusal import NotCompiled, Refused
 
 # ResNet50 takes 10 to 20 s on two cores, EfficientNetV2-S a minute; what takes longer than this hangs.
 _SECONDS = 600.0
+# Autotuning runs kernels, and there is no GPU to run them on. The dump says what lives at the peak.
+_FLAGS = "--xla_gpu_autotune_level=0 --xla_dump_hlo_as_text"
+# Without autotuning Triton finds no tiles for some products (seen: ViT-B on an A100). cuBLAS takes any.
+_NO_TRITON = "--xla_gpu_enable_triton_gemm=false"
 # How many of the temporaries at the peak are kept; the rest are small.
 _LIVING = 400
 
@@ -26,12 +30,18 @@ def compiled(hlo: bytes, target: str, *, timeout: float = _SECONDS) -> Compiled:
         Refused: If the compiler refuses the step or the target.
         NotCompiled: If it crashes or takes too long; it says which.
     """
+    try:
+        return _compiled(hlo, target, _FLAGS, timeout)
+    except Refused:
+        return _compiled(hlo, target, f"{_FLAGS} {_NO_TRITON}", timeout)
+
+
+def _compiled(hlo: bytes, target: str, flags: str, timeout: float) -> Compiled:
     with tempfile.TemporaryDirectory(prefix="memfit-xla-") as folder:
         environment = {
             "JAX_PLATFORMS": "cpu",  # its GPU plugin is loaded all the same, and looks for no driver
             "TF_CPP_MIN_LOG_LEVEL": "3",
-            # Autotuning runs kernels, and there is no GPU to run them on. The dump says what lives at the peak.
-            "XLA_FLAGS": f"--xla_gpu_autotune_level=0 --xla_dump_to={folder} --xla_dump_hlo_as_text",
+            "XLA_FLAGS": f"{flags} --xla_dump_to={folder}",
         }
         try:
             return run_isolated(
