@@ -14,6 +14,8 @@ import pytest
 import memfit
 from memfit import DoesNotFit, InvalidInput, Plan, Size, isolated
 from memfit.budgets.arena import arena_environment
+from memfit.planning.fidelity import Fidelity
+from memfit.planning.refusal import refusal
 
 BATCH = 32
 
@@ -74,12 +76,22 @@ def test_a_job_that_does_not_fit_is_made_to_fit_and_trains_to_the_same_losses() 
 def test_where_nothing_fits_the_error_says_what_would() -> None:
     with pytest.raises(DoesNotFit) as caught:
         memfit.plan(_model(), BATCH, memory="30MiB", allow="exact")
-    refusal = caught.value
-    assert refusal.smallest_memory > Size("30MiB")
-    assert refusal.largest_batch < BATCH
-    assert str(refusal.fidelity) == "near"
-    for part in ("smallest memory", "largest batch", 'allow="near"'):
-        assert part in str(refusal)
+    error = caught.value
+    assert error.smallest_memory > Size("30MiB")
+    assert error.largest_batch < BATCH
+    assert error.fidelity is None
+    assert "smallest memory" in str(error)
+    assert "allow=" not in str(error)
+
+
+def test_a_refusal_names_the_batch_and_the_fidelity_that_would_do() -> None:
+    told = str(refusal(BATCH, Size("50MiB"), Fidelity.EXACT, Size("60MiB"), 8, Fidelity.NEAR))
+    for part in (
+        "smallest memory that would do is 60 MiB",
+        "largest batch that fits 50 MiB is 8",
+        'allow="near"',
+    ):
+        assert part in told
 
 
 @pytest.mark.parametrize(
