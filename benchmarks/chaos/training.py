@@ -1,6 +1,6 @@
 """One training of the chaos benchmark, as a script that knows nothing of memfit.
 
-    python training.py NAME OUT
+    python training.py NAME OUT DROPOUT
 
 It trains a small model and writes everything that can differ to OUT: weights, optimizer, metrics, history, and the
 loss of every batch. Faults happen to it where `faults/` in its directory says so (see `faults.py`).
@@ -24,14 +24,14 @@ def images(count: int) -> tuple[Any, Any]:
     return RANDOM.normal(size=(count, 24, 24, 3)).astype("float32"), RANDOM.integers(0, 5, count)
 
 
-def convolutional(callbacks: list[Any]) -> tuple[Any, list[Any]]:
+def convolutional(callbacks: list[Any], dropout: float) -> tuple[Any, list[Any]]:
     """BatchNormalization, dropout, Adam with a schedule, arrays in Keras's own seeded order."""
     parts: list[Any] = [keras.Input((24, 24, 3))]
     for filters in (16, 32):
         # A bias before a BatchNormalization has a gradient of nothing but rounding, which Adam makes steps of.
         parts += [layers.Conv2D(filters, 3, padding="same", use_bias=False), layers.BatchNormalization()]
         parts += [layers.ReLU(), layers.MaxPooling2D()]
-    parts += [layers.GlobalAveragePooling2D(), layers.Dropout(0.4), layers.Dense(5)]
+    parts += [layers.GlobalAveragePooling2D(), layers.Dropout(dropout), layers.Dense(5)]
     model = keras.Sequential(parts)
     rate = keras.optimizers.schedules.ExponentialDecay(0.01, 20, 0.8)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -41,13 +41,15 @@ def convolutional(callbacks: list[Any]) -> tuple[Any, list[Any]]:
     return model, [history]
 
 
-def attention(callbacks: list[Any]) -> tuple[Any, list[Any]]:
+def attention(callbacks: list[Any], dropout: float) -> tuple[Any, list[Any]]:
     """Attention, LayerNormalization, AdamW with EMA and clipping, a shuffled tf.data pipeline."""
     inputs = keras.Input((24, 24, 3))
     x = layers.Reshape((36, 32))(layers.Conv2D(32, 4, strides=4)(inputs))
     for _ in range(2):
         y = layers.LayerNormalization()(x)
-        x = layers.Add()([x, layers.MultiHeadAttention(2, 16, dropout=0.1)(y, y)])
+        # The bias of its keys has a gradient of nothing but rounding, too.
+        heads = layers.MultiHeadAttention(2, 16, dropout=dropout, use_bias=False)
+        x = layers.Add()([x, heads(y, y)])
         x = layers.Add()([x, layers.Dense(32, activation="gelu")(layers.LayerNormalization()(x))])
     outputs = layers.Dense(5, activation="softmax")(layers.GlobalAveragePooling1D()(x))
     model = keras.Model(inputs, outputs)
@@ -61,10 +63,10 @@ def attention(callbacks: list[Any]) -> tuple[Any, list[Any]]:
     return model, [history]
 
 
-def recurrent(callbacks: list[Any]) -> tuple[Any, list[Any]]:
+def recurrent(callbacks: list[Any], dropout: float) -> tuple[Any, list[Any]]:
     """An embedding with masks, a GRU, RMSprop, early stopping and a plateau; arrays that nobody seeded."""
     parts = [keras.Input((20,), dtype="int32"), layers.Embedding(50, 16, mask_zero=True)]
-    parts += [layers.GRU(24, dropout=0.2), layers.Dense(1)]
+    parts += [layers.GRU(24, dropout=dropout), layers.Dense(1)]
     model = keras.Sequential(parts)
     model.compile(keras.optimizers.RMSprop(0.01), "mse", metrics=["mae"])
     x, y = np.random.randint(0, 50, (640, 20)), np.random.normal(size=(640, 1))
@@ -78,9 +80,9 @@ def recurrent(callbacks: list[Any]) -> tuple[Any, list[Any]]:
     return model, [history]
 
 
-def two_stages(callbacks: list[Any]) -> tuple[Any, list[Any]]:
+def two_stages(callbacks: list[Any], dropout: float) -> tuple[Any, list[Any]]:
     """Two calls of fit with other optimizers, layers frozen in the first; momentum, BatchNormalization."""
-    head = [layers.Dense(32, activation="relu"), layers.Dropout(0.2), layers.Dense(5)]
+    head = [layers.Dense(32, activation="relu"), layers.Dropout(dropout), layers.Dense(5)]
     base = keras.Sequential(
         [
             keras.Input((24, 24, 3)),
@@ -112,11 +114,11 @@ TRAININGS = {
 
 def main() -> None:
     """Trains, and writes what came out."""
-    name, out = sys.argv[1:]
+    name, out, dropout = sys.argv[1:]
     if name in ("convolutional", "two stages"):
         keras.utils.set_random_seed(1)
     faults = Faults()
-    model, histories = TRAININGS[name]([faults])
+    model, histories = TRAININGS[name]([faults], float(dropout))
     predicted = faults.predict(model)
     found = {
         "weights": [variable.numpy() for variable in model.variables],

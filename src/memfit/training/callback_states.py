@@ -55,7 +55,9 @@ class CallbackStates:
             mark = _mark(value)
             if mark is not None and mark == before.get(name):
                 continue
-            pickled = None if isinstance(value, _MADE_ANEW) else _pickled(value)
+            pickled = _pickled(
+                value
+            )  # functions too, by their names: Keras keeps the direction of a metric in one
             if pickled is not None:
                 found[name] = pickled
         return found
