@@ -197,7 +197,7 @@ def test_a_second_fit_goes_on_where_it_was_and_the_first_is_passed_over(tmp_path
     assert found[0] == undisturbed[0]
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation")  # TensorFlow 2.19 with NumPy 2, in its generators
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # TensorFlow 2.19
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_data_that_cannot_be_repeated_goes_on_at_the_epoch_and_this_is_said_before(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
