@@ -6,6 +6,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from memfit.training import private_apis
+
 
 class Rollback:
     """The variables that a step changes beside weights and optimizer, as they were before it.
@@ -24,9 +26,7 @@ class Rollback:
         """Notes how things are now."""
         if self._read is None:
             self._variables = self._changing()
-            values = [variable.value for variable in self._variables]
-            read = tf.function(lambda: [value.read_value() for value in values], autograph=False)
-            self._read = read.get_concrete_function()
+            self._read = self._reading([variable.value for variable in self._variables])
         self._values = self._read()
 
     def undo(self) -> None:
@@ -43,6 +43,16 @@ class Rollback:
     def forget(self) -> None:
         """Looks for the variables anew at the next note: a first step makes those of the metrics."""
         self._read, self._values = None, []
+
+    def _reading(self, variables: list[Any]) -> Callable[[], list[Any]]:
+        """A function that reads all the variables; it takes a while to trace, and is kept for later trainings."""
+        kept = private_apis.kept_steps(self._model) if self._model.compiled else {}
+        key = ("read", *map(id, variables))  # the function holds them, so that none of these can come again
+        if key not in kept:
+            read = tf.function(lambda: [variable.read_value() for variable in variables], autograph=False)
+            kept[key] = read.get_concrete_function()
+        reading: Callable[[], list[Any]] = kept[key]
+        return reading
 
     def _changing(self) -> list[Any]:
         return [*self._model.non_trainable_variables, *self._model.metrics_variables]
