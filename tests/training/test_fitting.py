@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import layers
 
 import memfit
+from memfit.budgets.isolation import run_isolated
 from memfit.training.batches import batch_size_of
 from training.parity import Diary, assert_same_training, levers, train_both_ways
 
@@ -234,3 +235,12 @@ def test_the_record_of_a_monitor_among_the_callbacks_is_part_of_the_run() -> Non
     assert history.memory.monitored == monitor.record
     assert len(history.memory.to_json()["monitored"]["phases"]) == 2
     assert memfit.fit(linear(), X, Y, verbose=0).memory.monitored is None
+
+
+def _without_counts() -> Any:
+    return memfit.fit(linear(), X, Y, verbose=0, callbacks=[memfit.MemoryMonitor()]).memory.measured
+
+
+def test_a_device_whose_allocator_does_not_count_trains_too() -> None:
+    # Without oneDNN the allocator of TensorFlow's CPU device keeps no counts.
+    assert run_isolated(_without_counts, (), environment={"TF_ENABLE_ONEDNN_OPTS": "0"}) is None

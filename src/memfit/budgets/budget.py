@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memfit.budgets.arena import arena_cap
+from memfit.budgets.counting import counted
 from memfit.budgets.host import host_memory
 from memfit.budgets.memory import Memory
 from memfit.budgets.nvml import gpus
@@ -81,8 +82,9 @@ def _limited(memory: Memory, index: int) -> Memory:
 
 
 def _allocated(device: str) -> int | None:
-    """What TensorFlow's allocator holds on a device; None where asking would initialise TensorFlow."""
+    """What TensorFlow's allocator holds; None where it does not count, or asking would initialise TensorFlow."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or not is_initialised():
         return None
-    return int(tensorflow.config.experimental.get_memory_info(device)["current"])
+    count = counted(device)
+    return None if count is None else count.current

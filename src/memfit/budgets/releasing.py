@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from memfit.budgets.counting import counted
 from memfit.budgets.private_apis import forget_gradients_of_dead_graphs, is_initialised
 from memfit.budgets.size import Size
 from memfit.tables import table
@@ -76,8 +77,8 @@ def _device_bytes(device: str | None) -> tuple[Size, Size]:
     """Bytes in use now and at the peak."""
     if device is None:
         return Size(0), Size(0)
-    info = sys.modules["tensorflow"].config.experimental.get_memory_info(device)
-    return Size(info["current"]), Size(info["peak"])
+    count = counted(device)
+    return (Size(0), Size(0)) if count is None else (count.current, count.peak)
 
 
 def _resident() -> Size:

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Hashable
 from typing import Any
 
-import tensorflow as tf
-
+from memfit.budgets.counting import counted
 from memfit.budgets.size import Size
 from memfit.training.guard_events import free
 from memfit.training.monitoring_peaks import device_name, take_peak
@@ -26,7 +25,8 @@ class Room:
         if settings in self.need:
             return run()
         take_peak(self._device)
-        before = int(tf.config.experimental.get_memory_info(self._device)["current"])
+        count = counted(self._device)
+        before = 0 if count is None else count.current
         result = run()
         self.need[settings] = Size(max(take_peak(self._device) - before, 0))
         return result

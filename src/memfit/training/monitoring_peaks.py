@@ -5,6 +5,7 @@ from typing import Self
 
 import tensorflow as tf
 
+from memfit.budgets.counting import counted
 from memfit.budgets.size import Size
 
 _meters: list["PeakMeter"] = []
@@ -16,16 +17,18 @@ def device_name() -> str:
 
 
 def take_peak(device: str) -> Size:
-    """Returns the peak since TensorFlow's counter was last reset, and resets it.
+    """Returns the peak since TensorFlow's counter was last reset, and resets it; 0 where nobody counts.
 
     Whoever resets the counter takes the peak away from the others that read it; meters that are open keep it.
     """
-    peak = Size(int(tf.config.experimental.get_memory_info(device)["peak"]))
+    count = counted(device)
+    if count is None:
+        return Size(0)
     for meter in _meters:
         if meter.device == device:
-            meter.peak = max(meter.peak, peak)
+            meter.peak = max(meter.peak, count.peak)
     tf.config.experimental.reset_memory_stats(device)
-    return peak
+    return count.peak
 
 
 class PeakMeter:

@@ -4,8 +4,8 @@ import threading
 import weakref
 
 import psutil
-import tensorflow as tf
 
+from memfit.budgets.counting import counted
 from memfit.budgets.size import Size
 
 # Often enough to see what a batch of some seconds does to the host; one look takes tens of microseconds.
@@ -40,8 +40,10 @@ class Sampler:
 
     def look(self) -> None:
         """Takes the figures of this moment."""
-        info = tf.config.experimental.get_memory_info(self.device)
-        self.device_now, self.device_peak = Size(int(info["current"])), Size(int(info["peak"]))
+        count = counted(self.device)
+        self.device_now, self.device_peak = (
+            (Size(0), Size(0)) if count is None else (count.current, count.peak)
+        )
         self.host = Size(self._process.memory_info().rss)
         self.host_peak = max(self.host_peak, self.host)
 
