@@ -107,7 +107,8 @@ def _dense() -> Any:
 
 def test_a_step_that_xla_compiles_peaks_as_its_buffer_assignment_says():
     est = memfit.estimate(_dense(), batch_size=512)
-    measured = isolated(_measured, _dense, 512, memory="4GiB")
+    # A busy machine may run the first step's ops so that they overlap less: the larger of two counts.
+    measured = max(isolated(_measured, _dense, 512, memory="4GiB") for _ in range(2))
     assert est.peak == pytest.approx(measured, rel=0.05)
     assert "compiled by XLA for batch 512" in est.source
 
