@@ -5,7 +5,8 @@
 Every training runs under `memfit run` in an arena: undisturbed, and with its process killed, crashed, its
 checkpoints torn and its disk full, which must end bit for bit the same. Then, without dropout, undisturbed and with
 memory taken away in its steps, its validation and its prediction, which must be equal to float32 rounding: its plan
-is tightened on the way, and micro-batches draw other dropout masks than the whole batch does.
+is tightened on the way, and micro-batches draw other dropout masks than the whole batch does. The convolutional
+ones then learn gently (`training.images` says why).
 """
 
 import json
