@@ -263,7 +263,10 @@ class _Search:
     def _made(self, batch_size: int, chosen: Candidate) -> Plan:
         job = Job(self.model, batch_size, self.memory, self.allow, self.no_segments)
         validation_batch = self._validation_batch()
-        margin = int(self._peak(chosen.micro_batch or batch_size) * self.margin)
+        size = chosen.micro_batch or batch_size
+        recorded = chosen.segments in self.recorded
+        step = self._recorded_peak(chosen.segments, size) if recorded else self._peak(size)
+        margin = int(step * self.margin)
         return Plan(
             model=fingerprint(self.model),
             batch_size=batch_size,
