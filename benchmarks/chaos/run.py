@@ -26,7 +26,7 @@ from machine import RESULTS, write
 from memfit.budgets.arena import arena_environment
 from memfit.tables import table
 from memfit.training import run_records
-from memfit.training.supervising import supervise
+from memfit.training.supervisor.supervising import supervise
 
 SCRIPT = Path(__file__).parent / "training.py"
 TRAININGS = ("convolutional", "attention", "recurrent", "two stages")

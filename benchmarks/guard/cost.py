@@ -26,8 +26,8 @@ def fit(way: str, model: Any, x: Any, y: Any, batch: int) -> float:
     import time
 
     from memfit.planning.fidelity import Fidelity
-    from memfit.training.guard_events import Journal
-    from memfit.training.guarding import guarded_training
+    from memfit.training.guard.events import Journal
+    from memfit.training.guard.guarding import guarded_training
 
     start = time.perf_counter()
     if way == "stock":

@@ -30,7 +30,7 @@ def measured(verbose: int, rounds: int = 18, steps: int = 40) -> dict[str, float
     import numpy as np
 
     from memfit import MemoryMonitor
-    from memfit.training.monitoring_sampling import Sampler
+    from memfit.training.monitoring.sampling import Sampler
 
     blocks = [keras.layers.Conv2D(16, 3, padding="same", activation="relu") for _ in range(4)]
     pooled = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(10)]

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from memfit.data.linting.lint import lint as lint
     from memfit.estimation.estimate import Estimate as Estimate
     from memfit.estimation.estimating import estimate as estimate
-    from memfit.planning.explaining import explain as explain
+    from memfit.planning.oom.explaining import explain as explain
     from memfit.planning.plan import Plan as Plan
     from memfit.planning.refusal import DoesNotFit as DoesNotFit
     from memfit.training.evaluating import evaluate as evaluate
     from memfit.training.fitting import fit as fit
-    from memfit.training.guard_events import OutOfMemory as OutOfMemory
-    from memfit.training.monitoring import MemoryMonitor as MemoryMonitor
+    from memfit.training.guard.events import OutOfMemory as OutOfMemory
+    from memfit.training.monitoring.monitoring import MemoryMonitor as MemoryMonitor
     from memfit.training.planning_ahead import plan as plan
     from memfit.training.predicting import predict as predict
     from memfit.training.run import Run as Run
@@ -43,8 +43,8 @@ _HOME = {
     "DoesNotFit": "memfit.planning.refusal",
     "InvalidInput": "memfit.budgets.errors",
     "MemfitError": "memfit.budgets.errors",
-    "MemoryMonitor": "memfit.training.monitoring",
-    "OutOfMemory": "memfit.training.guard_events",
+    "MemoryMonitor": "memfit.training.monitoring.monitoring",
+    "OutOfMemory": "memfit.training.guard.events",
     "Plan": "memfit.planning.plan",
     "ProcessDied": "memfit.budgets.errors",
     "Run": "memfit.training.run",
@@ -54,7 +54,7 @@ _HOME = {
     "budget": "memfit.budgets.budget",
     "configure": "memfit.budgets.configuration",
     "evaluate": "memfit.training.evaluating",
-    "explain": "memfit.planning.explaining",
+    "explain": "memfit.planning.oom.explaining",
     "fit": "memfit.training.fitting",
     "images": "memfit.data.images",
     "estimate": "memfit.estimation.estimating",

@@ -6,7 +6,7 @@ import pytest
 
 from memfit import InvalidInput, ProcessDied, explain
 from memfit.budgets.size import Size
-from memfit.planning.oom_request import layer_of
+from memfit.planning.oom.request import layer_of
 
 _TEXTS = Path(__file__).parent / "oom_texts"
 _MIB = 2**20

@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from memfit.training import checkpoint_files
-from memfit.training.checkpoint_files import Checkpoint, TornCheckpoint, read, write
-from memfit.training.checkpoints import CheckpointWriter, latest
+from memfit.training.supervisor import checkpoint_files
+from memfit.training.supervisor.checkpoint_files import Checkpoint, TornCheckpoint, read, write
+from memfit.training.supervisor.checkpoints import CheckpointWriter, latest
 
 
 def checkpoint(number: int = 0) -> Checkpoint:

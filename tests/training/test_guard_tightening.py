@@ -8,7 +8,7 @@ import pytest
 from keras import layers
 
 from memfit.planning.fidelity import Fidelity
-from memfit.training.guard_tightening import Settings, Tightening
+from memfit.training.guard.tightening import Settings, Tightening
 
 DATA = (np.zeros((32, 64), "float32"), np.zeros((32, 1), "float32"))
 

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 from keras import layers, optimizers
 
-from memfit.training.guard_gradients import GradientShelf
-from memfit.training.guard_update import Update
+from memfit.training.guard.gradients import GradientShelf
+from memfit.training.guard.update import Update
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.integers(0, 11, (8, 6)).astype("int32")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memfit import isolated
-from memfit.training.monitoring_growth import steady_growth
+from memfit.training.monitoring.growth import steady_growth
 
 _MIB = 2**20
 
@@ -20,7 +20,7 @@ def _watch() -> dict[str, Any]:
     import tensorflow as tf
 
     from memfit import MemoryMonitor
-    from memfit.training.monitoring_peaks import PeakMeter, device_name
+    from memfit.training.monitoring.peaks import PeakMeter, device_name
 
     random = np.random.default_rng(1)
     x, y = random.random((64, 64, 64, 3), "float32"), random.random((64, 1), "float32")

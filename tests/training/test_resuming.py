@@ -16,10 +16,10 @@ import pytest
 import tensorflow as tf
 
 import memfit
-from memfit.training import supervision
-from memfit.training.snapshots import values_of
-from memfit.training.supervised_fit import known_plan, tighter_plan
-from memfit.training.supervision import Stopped, Supervision
+from memfit.training.supervisor import supervision
+from memfit.training.supervisor.snapshots import values_of
+from memfit.training.supervisor.supervised_fit import known_plan, tighter_plan
+from memfit.training.supervisor.supervision import Stopped, Supervision
 
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(50, 6)).astype("float32"), RANDOM.normal(size=(50, 1)).astype("float32")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from memfit.budgets.errors import InvalidInput
-from memfit.training.deaths import death, explained, kernel_kills
-from memfit.training.run_records import directory_of
-from memfit.training.supervising import supervise
+from memfit.training.supervisor.deaths import death, explained, kernel_kills
+from memfit.training.supervisor.run_records import directory_of
+from memfit.training.supervisor.supervising import supervise
 
 # Two calls of fit(), nothing seeded: what the script draws at random must come again in the next process.
 TRAINS = """
@@ -62,7 +62,9 @@ def script(folder: Path, text: str) -> Path:
 def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[int, list[str]]:
     """Runs the script to its end with a seed that all runs of a test share."""
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("memfit.training.run_records.random.SystemRandom.randrange", lambda self, end: 7)
+    monkeypatch.setattr(
+        "memfit.training.supervisor.run_records.random.SystemRandom.randrange", lambda self, end: 7
+    )
     lines: list[str] = []
     code = supervise("train.py", ["0"], tell=lines.append, shortest=0.0, **settings)
     return code, lines

@@ -7,8 +7,8 @@ import keras
 
 from memfit.budgets.errors import InvalidInput
 from memfit.training.batches import check_not_empty
-from memfit.training.guard_events import Journal
-from memfit.training.guarding import guarded_evaluation
+from memfit.training.guard.events import Journal
+from memfit.training.guard.guarding import guarded_evaluation
 from memfit.training.steps import check_model, check_size, is_custom
 
 

@@ -11,17 +11,17 @@ from memfit.planning.plan import Plan
 from memfit.planning.refusal import DoesNotFit
 from memfit.training import private_apis
 from memfit.training.batches import batch_size_of, check_not_empty, first_samples
-from memfit.training.guard_events import Journal
-from memfit.training.guard_reading import reopenable
-from memfit.training.guarding import guarded_training
-from memfit.training.monitoring import monitored
-from memfit.training.monitoring_peaks import PeakMeter, device_name
+from memfit.training.guard.events import Journal
+from memfit.training.guard.guarding import guarded_training
+from memfit.training.guard.reading import reopenable
+from memfit.training.monitoring.monitoring import monitored
+from memfit.training.monitoring.peaks import PeakMeter, device_name
 from memfit.training.planned_steps import check_losses, check_plan
 from memfit.training.planning_ahead import plan as make_plan
 from memfit.training.precision import lowered
 from memfit.training.run import Run
 from memfit.training.steps import check_model
-from memfit.training.supervised_fit import keras_fit, known_plan, tighter_plan
+from memfit.training.supervisor.supervised_fit import keras_fit, known_plan, tighter_plan
 
 
 def fit(

@@ -10,8 +10,8 @@ from memfit.planning.fingerprint import fingerprint
 from memfit.planning.micro_batches import why_not
 from memfit.planning.plan import Plan
 from memfit.training.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
-from memfit.training.guard_steps import test_step, train_step
-from memfit.training.guard_tightening import Settings
+from memfit.training.guard.steps import test_step, train_step
+from memfit.training.guard.tightening import Settings
 from memfit.training.micro_batches import Step
 from memfit.training.steps import check_size, is_custom
 

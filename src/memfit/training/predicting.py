@@ -12,9 +12,9 @@ import numpy as np
 from memfit.budgets.errors import InvalidInput
 from memfit.training import private_apis
 from memfit.training.batches import check_not_empty
-from memfit.training.guard_events import Journal
-from memfit.training.guard_prediction import parts
-from memfit.training.guarding import guarded_prediction
+from memfit.training.guard.events import Journal
+from memfit.training.guard.guarding import guarded_prediction
+from memfit.training.guard.prediction import parts
 from memfit.training.npy_files import NpyFile
 from memfit.training.steps import check_model, check_size
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from memfit.budgets.size import Size
 from memfit.tables import table
-from memfit.training.guard_events import Event
-from memfit.training.monitoring_record import MemoryRecord
+from memfit.training.guard.events import Event
+from memfit.training.monitoring.record import MemoryRecord
 
 
 @dataclass(frozen=True, repr=False)

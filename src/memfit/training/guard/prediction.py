@@ -7,10 +7,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.training.guard_events import Journal, OutOfMemory, shortage
-from memfit.training.guard_rollback import Rollback
-from memfit.training.guard_steps import check_survivable
-from memfit.training.guard_validation import half
+from memfit.training.guard.events import Journal, OutOfMemory, shortage
+from memfit.training.guard.rollback import Rollback
+from memfit.training.guard.steps import check_survivable
+from memfit.training.guard.validation import half
 
 
 class GuardedPrediction:

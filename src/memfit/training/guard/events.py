@@ -9,7 +9,7 @@ import tensorflow as tf
 from memfit.budgets.budget import budget
 from memfit.budgets.errors import MemfitError
 from memfit.budgets.size import Size
-from memfit.planning.explaining import explain
+from memfit.planning.oom.explaining import explain
 
 log = logging.getLogger("memfit")
 

@@ -5,7 +5,7 @@ import threading
 import time
 from pathlib import Path
 
-from memfit.training.checkpoint_files import Checkpoint, TornCheckpoint, read, write
+from memfit.training.supervisor.checkpoint_files import Checkpoint, TornCheckpoint, read, write
 
 _LOG = logging.getLogger("memfit")
 _KEPT = 2  # the last one may be torn by what ended the process; then the one before counts

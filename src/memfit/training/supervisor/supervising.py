@@ -16,9 +16,9 @@ from typing import Any
 from memfit.budgets.errors import InvalidInput
 from memfit.budgets.size import Size
 from memfit.planning.fidelity import Fidelity
-from memfit.training.deaths import Death, death, explained, kernel_kills
-from memfit.training.run_records import Lock, RunRecord, directory_of, has_checkpoint, opened
-from memfit.training.script_running import OUTCOME, SETTINGS
+from memfit.training.supervisor.deaths import Death, death, explained, kernel_kills
+from memfit.training.supervisor.run_records import Lock, RunRecord, directory_of, has_checkpoint, opened
+from memfit.training.supervisor.script_running import OUTCOME, SETTINGS
 
 # A death further on is progress; this many without any, and the cause is where it stands.
 _ATTEMPTS = 3
@@ -135,7 +135,13 @@ class _Run:
         environment = {**os.environ, SETTINGS: json.dumps(told), "PYTHONHASHSEED": hashes}
         reading, writing = _stream()
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "memfit.training.script_running", str(self._script), *self._arguments],
+            [
+                sys.executable,
+                "-m",
+                "memfit.training.supervisor.script_running",
+                str(self._script),
+                *self._arguments,
+            ],
             env=environment,
             stderr=writing,
             process_group=0,  # a Ctrl-C is for the supervisor, which passes it on to the script alone
@@ -209,7 +215,7 @@ def _stream() -> tuple[int, int]:
 
 
 def _seen(path: Path) -> tuple[int, int, int] | None:
-    from memfit.training.supervision import seen
+    from memfit.training.supervisor.supervision import seen
 
     return seen(path)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from memfit.budgets.size import Size
 from memfit.tables import table
-from memfit.training.monitoring_growth import Growth
+from memfit.training.monitoring.growth import Growth
 
 
 @dataclass(frozen=True)

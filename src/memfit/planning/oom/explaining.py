@@ -9,10 +9,10 @@ from typing import Any
 from memfit.budgets.budget import budget
 from memfit.budgets.errors import InvalidInput, ProcessDied
 from memfit.budgets.size import Size
-from memfit.planning.oom_predictions import predicted
-from memfit.planning.oom_remedies import Change, changes
-from memfit.planning.oom_request import Request
-from memfit.planning.oom_verdict import Held, Verdict, judge
+from memfit.planning.oom.predictions import predicted
+from memfit.planning.oom.remedies import Change, changes
+from memfit.planning.oom.request import Request
+from memfit.planning.oom.verdict import Held, Verdict, judge
 from memfit.tables import table
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -67,7 +67,7 @@ _STOPPED_BY = [int(signal.SIGTERM)]
 
 
 def _asked_to_end(number: int, frame: Any) -> None:
-    supervision = sys.modules.get("memfit.training.supervision")
+    supervision = sys.modules.get("memfit.training.supervisor.supervision")
     if supervision is not None and supervision.ask_to_stop():
         _STOPPED_BY[0] = number
         return
@@ -89,7 +89,7 @@ def _forget_signals() -> None:
 
 
 def _is_stop(error: BaseException) -> bool:
-    supervision = sys.modules.get("memfit.training.supervision")
+    supervision = sys.modules.get("memfit.training.supervisor.supervision")
     return supervision is not None and isinstance(error, supervision.Stopped)
 
 
@@ -100,7 +100,7 @@ def _ran_out_of_memory(error: BaseException) -> bool:
 
 
 def _finish_writing() -> None:
-    supervision = sys.modules.get("memfit.training.supervision")
+    supervision = sys.modules.get("memfit.training.supervisor.supervision")
     here = None if supervision is None else supervision.of_this_process()
     if here is not None:
         here.writer.wait()
@@ -140,13 +140,13 @@ def _after_import(name: str, action: Callable[[Any], None]) -> None:
 
 def _seed_shuffles(tensorflow: Any, seed: int) -> None:
     """Gives every `Dataset.shuffle` without a seed one that the next process will give it as well."""
-    from memfit.training.leading import seed_shuffles
+    from memfit.training.supervisor.leading import seed_shuffles
 
     seed_shuffles(tensorflow, seed)
 
 
 def _lead_through_memfit(keras: Any, settings: dict[str, Any]) -> None:
-    from memfit.training.leading import lead_through_memfit
+    from memfit.training.supervisor.leading import lead_through_memfit
 
     lead_through_memfit(keras, settings)
 

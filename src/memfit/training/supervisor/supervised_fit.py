@@ -12,8 +12,8 @@ from memfit.planning.plan import Plan
 from memfit.planning.refusal import DoesNotFit
 from memfit.training import private_apis
 from memfit.training.feeding import Feed, feed, mark_of
-from memfit.training.resuming import Passage
-from memfit.training.supervision import Supervision, current
+from memfit.training.supervisor.resuming import Passage
+from memfit.training.supervisor.supervision import Supervision, current
 
 _TIGHTER = 0.8  # of what the plan that ran out had predicted
 

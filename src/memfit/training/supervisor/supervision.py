@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from memfit.training.checkpoint_files import Checkpoint, TornCheckpoint, read
-from memfit.training.checkpoints import CheckpointWriter, latest
+from memfit.training.supervisor.checkpoint_files import Checkpoint, TornCheckpoint, read
+from memfit.training.supervisor.checkpoints import CheckpointWriter, latest
 
 _POSITION = struct.Struct("<qqq")
 

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 
 from memfit.budgets.size import Size
-from memfit.planning.oom_allocator import Chunks, Failure, read_failures
-from memfit.planning.oom_buffers import read_buffers
-from memfit.planning.oom_request import Request, node_of, read_request, tensor_of
-from memfit.planning.oom_symptoms import device_memory, find_symptom, killed_at, killed_resident
+from memfit.planning.oom.allocator import Chunks, Failure, read_failures
+from memfit.planning.oom.buffers import read_buffers
+from memfit.planning.oom.request import Request, node_of, read_request, tensor_of
+from memfit.planning.oom.symptoms import device_memory, find_symptom, killed_at, killed_resident
 
 _ARENA = "bfc_cpu_allocator_for_gpu"
 _HOST_ALLOCATORS = re.compile(r"^(cpu|mklcpu|gpu_host_bfc|cuda_host_bfc)$")

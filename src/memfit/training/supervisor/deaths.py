@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memfit.budgets.errors import ProcessDied
-from memfit.planning.explaining import Explanation, explain
+from memfit.planning.oom.explaining import Explanation, explain
 
 # What ends a process from outside or below Python; whatever else ends it is the script's own doing.
 _CRASHES = {signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}

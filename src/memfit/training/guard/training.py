@@ -8,12 +8,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.training.guard_events import Journal, OutOfMemory, Shortage, free, shortage
-from memfit.training.guard_reading import Reader
-from memfit.training.guard_rollback import Rollback
-from memfit.training.guard_room import Room
-from memfit.training.guard_steps import TrainStep, check_survivable
-from memfit.training.guard_tightening import Settings, Tightening
+from memfit.training.guard.events import Journal, OutOfMemory, Shortage, free, shortage
+from memfit.training.guard.reading import Reader
+from memfit.training.guard.rollback import Rollback
+from memfit.training.guard.room import Room
+from memfit.training.guard.steps import TrainStep, check_survivable
+from memfit.training.guard.tightening import Settings, Tightening
 
 # How often an update is taken up again: each time TensorFlow itself waits 10 s for memory.
 _UPDATES = 3

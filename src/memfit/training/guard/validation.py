@@ -8,11 +8,11 @@ import keras
 import tensorflow as tf
 
 from memfit.planning.micro_batches import sizes
-from memfit.training.guard_events import Journal, OutOfMemory, Shortage, shortage
-from memfit.training.guard_reading import Reader
-from memfit.training.guard_rollback import Rollback
-from memfit.training.guard_room import Room
-from memfit.training.guard_steps import Compiled, check_survivable, compiled, test_step
+from memfit.training.guard.events import Journal, OutOfMemory, Shortage, shortage
+from memfit.training.guard.reading import Reader
+from memfit.training.guard.rollback import Rollback
+from memfit.training.guard.room import Room
+from memfit.training.guard.steps import Compiled, check_survivable, compiled, test_step
 from memfit.training.steps import is_custom
 
 _HALF = 0.5

@@ -15,8 +15,8 @@ import keras
 import tensorflow as tf
 
 from memfit.planning.private_apis import set_input
-from memfit.training.guard_gradients import GradientShelf, nothing
-from memfit.training.guard_writes import (
+from memfit.training.guard.gradients import GradientShelf, nothing
+from memfit.training.guard.writes import (
     Group,
     Unchainable,
     groups,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from memfit.budgets.size import Size
-from memfit.planning.oom_verdict import Verdict
+from memfit.planning.oom.verdict import Verdict
 
 _MIB = 2**20
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from memfit.budgets.size import Size
-from memfit.planning.oom_allocator import read_size
+from memfit.planning.oom.allocator import read_size
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import re
 
 from memfit.budgets.size import Size
-from memfit.planning.oom_allocator import read_size
+from memfit.planning.oom.allocator import read_size
 
 _KINDS = {
     "parameter": "arguments (weights, optimizer state, inputs)",

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from memfit.budgets.errors import InvalidInput
 from memfit.training.feeding import Feed, feed
-from memfit.training.guard_events import Journal, OutOfMemory, shortage
-from memfit.training.supervision import current
+from memfit.training.guard.events import Journal, OutOfMemory, shortage
+from memfit.training.supervisor.supervision import current
 
 # How often the same batch is read again: TensorFlow waits 10 s for memory, and its threads fail on for a while.
 _TRIES = 4

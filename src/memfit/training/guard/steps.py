@@ -7,10 +7,10 @@ import keras
 import tensorflow as tf
 
 from memfit.training import private_apis
-from memfit.training.guard_events import OutOfMemory, Shortage
-from memfit.training.guard_gradients import GradientShelf
-from memfit.training.guard_tightening import Settings
-from memfit.training.guard_update import Update
+from memfit.training.guard.events import OutOfMemory, Shortage
+from memfit.training.guard.gradients import GradientShelf
+from memfit.training.guard.tightening import Settings
+from memfit.training.guard.update import Update
 from memfit.training.micro_batches import (
     Apply,
     Forward,
@@ -19,7 +19,7 @@ from memfit.training.micro_batches import (
     micro_batched_train_step,
     whole_batch_train_step,
 )
-from memfit.training.monitoring_peaks import device_name
+from memfit.training.monitoring.peaks import device_name
 from memfit.training.rematerialisation import rematerialised
 from memfit.training.steps import is_custom
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from memfit.budgets.counting import counted
 from memfit.budgets.size import Size
-from memfit.training.guard_events import free
-from memfit.training.monitoring_peaks import device_name, take_peak
+from memfit.training.guard.events import free
+from memfit.training.monitoring.peaks import device_name, take_peak
 
 
 class Room:

@@ -17,12 +17,12 @@ from memfit.budgets.errors import InvalidInput
 from memfit.data.pipeline import pipeline_of
 from memfit.planning.fingerprint import fingerprint
 from memfit.training import private_apis
-from memfit.training.callback_states import CallbackStates
-from memfit.training.checkpoint_files import Checkpoint
 from memfit.training.feeding import Feed
-from memfit.training.passing import PassingSteps
-from memfit.training.snapshots import put_back, put_back_random_states, random_states, values_of
-from memfit.training.supervision import Stopped, Supervision, finished_name
+from memfit.training.supervisor.callback_states import CallbackStates
+from memfit.training.supervisor.checkpoint_files import Checkpoint
+from memfit.training.supervisor.passing import PassingSteps
+from memfit.training.supervisor.snapshots import put_back, put_back_random_states, random_states, values_of
+from memfit.training.supervisor.supervision import Stopped, Supervision, finished_name
 
 _LOG = logging.getLogger("memfit")
 

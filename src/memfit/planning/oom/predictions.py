@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from memfit.budgets.size import Size
-from memfit.planning.oom_remedies import Change
-from memfit.planning.oom_verdict import Verdict
+from memfit.planning.oom.remedies import Change
+from memfit.planning.oom.verdict import Verdict
 
 
 def predicted(best: tuple[Change, ...], verdict: Verdict, model: Any, batch_size: int) -> tuple[Change, ...]:

@@ -11,13 +11,13 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
 from memfit.training import private_apis
 from memfit.training.feeding import Feed
-from memfit.training.guard_events import Journal
-from memfit.training.guard_prediction import GuardedPrediction
-from memfit.training.guard_reading import Reader
-from memfit.training.guard_steps import test_step
-from memfit.training.guard_tightening import Settings, Tightening
-from memfit.training.guard_training import GuardedTraining
-from memfit.training.guard_validation import GuardedValidation
+from memfit.training.guard.events import Journal
+from memfit.training.guard.prediction import GuardedPrediction
+from memfit.training.guard.reading import Reader
+from memfit.training.guard.steps import test_step
+from memfit.training.guard.tightening import Settings, Tightening
+from memfit.training.guard.training import GuardedTraining
+from memfit.training.guard.validation import GuardedValidation
 from memfit.training.planned_steps import planned_steps
 from memfit.training.steps import installed, is_custom, replaced
 

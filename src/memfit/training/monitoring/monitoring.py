@@ -6,10 +6,10 @@ from typing import Any
 import keras
 
 from memfit.budgets.size import Size
-from memfit.training.monitoring_growth import Census, Growth, census, grown, steady_growth
-from memfit.training.monitoring_peaks import device_name, take_peak
-from memfit.training.monitoring_record import MemoryRecord, PhaseMemory
-from memfit.training.monitoring_sampling import Sampler
+from memfit.training.monitoring.growth import Census, Growth, census, grown, steady_growth
+from memfit.training.monitoring.peaks import device_name, take_peak
+from memfit.training.monitoring.record import MemoryRecord, PhaseMemory
+from memfit.training.monitoring.sampling import Sampler
 
 _GIB = 2**30
 _log = logging.getLogger("memfit")

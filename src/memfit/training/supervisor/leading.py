@@ -21,7 +21,7 @@ def lead_through_memfit(keras: Any, settings: dict[str, Any]) -> None:
     if keras.config.backend() != "tensorflow":
         _LOG.warning("Keras runs on %s here: memfit leaves it as it is.", keras.config.backend())
         return
-    from memfit.training.supervision import Supervision, supervise_here
+    from memfit.training.supervisor.supervision import Supervision, supervise_here
 
     supervision = Supervision(
         Path(settings["directory"]), settings["seed"], settings["shortest"], tighten=settings["tighten"]
@@ -35,7 +35,7 @@ def lead_through_memfit(keras: Any, settings: dict[str, Any]) -> None:
 
 
 def _led(name: str, original: Callable[..., Any], own: dict[str, Any]) -> Callable[..., Any]:
-    from memfit.training.supervision import current
+    from memfit.training.supervisor.supervision import current
 
     signature = inspect.signature(original)
 

@@ -1,0 +1,1 @@
+"""Reading an out-of-memory error: what ran out, who asked, what helps."""

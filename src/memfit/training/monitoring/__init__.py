@@ -1,0 +1,1 @@
+"""`MemoryMonitor`: memory by epoch and phase, peaks that several may measure, leaks."""
