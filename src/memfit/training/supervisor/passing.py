@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from memfit.data.pipeline import pipeline_of
-from memfit.training import private_apis
+from memfit.training.supervisor import private_apis
 
 
 class PassingSteps:

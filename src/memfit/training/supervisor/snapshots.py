@@ -6,9 +6,10 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from memfit.budgets.errors import InvalidInput
-from memfit.training import private_apis
+from memfit.training.supervisor import private_apis
 
 
 def variables_of(model: keras.Model) -> list[Any]:
@@ -42,7 +43,7 @@ def put_back(model: keras.Model, values: Sequence[Any]) -> None:
             remedy="Train from the beginning: memfit run without --resume",
         )
     for variable, value in zip(variables, values, strict=True):
-        kind = private_apis.numpy_dtype(variable)
+        kind = tf.as_dtype(variable.dtype).as_numpy_dtype
         variable.assign(value if value.dtype == kind else value.view(kind))
 
 
