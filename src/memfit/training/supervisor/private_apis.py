@@ -1,6 +1,6 @@
 """The private Keras and TensorFlow APIs that going on where another process was needs.
 
-Nothing public gives the states of global random numbers, nor what Keras has already done for a callback. Checked with
+Nothing public gives the states of global random numbers, nor waits for callbacks in threads. Checked with
 Keras 3.15.1 and TensorFlow 2.21.0; Keras 3.12 has the same names.
 """
 

@@ -16,8 +16,8 @@ import keras
 from memfit.budgets.errors import InvalidInput
 from memfit.data.pipeline import pipeline_of
 from memfit.planning.fingerprint import fingerprint
-from memfit.training.supervisor import private_apis
 from memfit.training.feeding import Feed
+from memfit.training.supervisor import private_apis
 from memfit.training.supervisor.callback_states import CallbackStates
 from memfit.training.supervisor.checkpoint_files import Checkpoint
 from memfit.training.supervisor.passing import PassingSteps
