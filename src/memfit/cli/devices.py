@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     head = ["GPU", "memory", "capability", "SMs", "bandwidth", "source of the specifications"]
     print(table(described, head=head, right=[1, 2, 3, 4]))
     print()
-    print("memory only: " + ", ".join(card.name for card in cards if card.specs is None))
+    print("memory only (figures known by heart, not looked up): ", end="")
+    print(", ".join(card.name for card in cards if card.specs is None))
     print()
     try:
         print(f"compiler: XLA, {compiler_version()}")
