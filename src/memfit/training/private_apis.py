@@ -200,6 +200,13 @@ def compiles_with_xla(graph: Any) -> bool:
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
+def materialised(tensor: Any) -> Any:
+    """Returns a tensor that XLA reads from memory, instead of computing it from its sources once more."""
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+    return gen_xla_ops.xla_optimization_barrier([tensor])[0]
+
+
 def global_seed() -> int | None:
     """The seed given to `tf.random.set_seed` or `keras.utils.set_random_seed`; None where nobody gave one."""
     from tensorflow.python.eager import context

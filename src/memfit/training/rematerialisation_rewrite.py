@@ -9,11 +9,17 @@ from memfit.budgets.errors import InvalidInput
 from memfit.planning.private_apis import clone, set_input
 from memfit.planning.rematerialisation_peak import can_run_beside
 from memfit.planning.rematerialisation_products import without_products
-from memfit.planning.rematerialisation_recomputation import Recomputation, is_available, recomputations
+from memfit.planning.rematerialisation_recomputation import (
+    Recomputation,
+    is_available,
+    recomputations,
+    source,
+)
 from memfit.planning.rematerialisation_segments import Segments
 from memfit.planning.rematerialisation_tiles import without_tiles
 from memfit.planning.rematerialisation_trace import Tensor, Trace, in_order, read
-from memfit.training.private_apis import compiles_with_xla, run_after
+from memfit.training.private_apis import compiles_with_xla, materialised, run_after
+from memfit.training.waiting import never
 
 # With an unknown batch size Keras traces a few small ops under other names than with a known one. Not to keep
 # those is exact all the same, and costs next to nothing.
@@ -75,12 +81,13 @@ def recompute_in_backward_pass(
     starts = sorted(place[name] for name in segments.starts)
     line = None if compiled else _Line(incoming)
     beside = frozenset() if compiled else can_run_beside(trace, kept, starts)
+    stored = _Stored(trace, kept) if compiled else None
     after = list(incoming)
     for number, part in reversed(list(enumerate(recomputations(trace, kept, starts)))):
         # XLA drops control dependencies and merges equal computations, so there the copies get a data dependency.
         entering = _entering(trace, part, lambda level, n=number: bisect_right(starts, level) > n)
-        flag = _never([*after, *(graph_ops[index].outputs[0] for index in entering)]) if compiled else None
-        _rewrite(trace, graph_ops, kept, part, flag, line, beside)
+        flag = never([*after, *(graph_ops[index].outputs[0] for index in entering)]) if compiled else None
+        _rewrite(trace, graph_ops, kept, part, flag, line, beside, stored)
         after = [graph_ops[index].outputs[0] for index in _last(trace, part)] or after
 
 
@@ -92,6 +99,7 @@ def _rewrite(
     flag: Any,
     line: "_Line | None",
     beside: Collection[int],
+    stored: "_Stored | None",
 ) -> None:
     """Copies the forward ops that one segment runs again, and lets the backward ops read the copies.
 
@@ -99,6 +107,7 @@ def _rewrite(
         flag: Under XLA the boolean that the copies wait for.
         line: Otherwise the line in which the ops run one after the other.
         beside: The ops that may run at the same time as the next one.
+        stored: Under XLA what gives kept tensors.
     """
     copies: dict[int, Any] = {}
     for index in part.order:
@@ -106,6 +115,8 @@ def _rewrite(
         read_now = [
             copies[key[0]].outputs[key[1]]
             if key[0] in copies and trace.ops[index].reads_values and not is_available(trace, kept, key)
+            else stored(key, tensor)
+            if stored is not None and trace.ops[index].reads_values
             else tensor
             for key, tensor in zip(trace.ops[index].inputs, op.inputs, strict=True)
         ]
@@ -119,6 +130,30 @@ def _rewrite(
                     set_input(op, number, new)
         if line is not None and trace.ops[index].inputs and trace.ops[index].reads_values:
             line.append(op, index in beside)
+
+
+class _Stored:
+    """The kept tensors, stored under XLA.
+
+    XLA fuses what is computed elementwise into all ops that read it, those of the backward pass included. Then what
+    a kept tensor was computed from is in memory until the backward pass: a convolution's output and the skip beside
+    each block's output (ResNet50: 1.8 GiB instead of 1.3).
+    """
+
+    def __init__(self, trace: Trace, kept: Collection[Tensor]) -> None:
+        self._trace, self._kept = trace, kept
+        self._made: dict[Tensor, Any] = {}
+
+    def __call__(self, key: Tensor, tensor: Any) -> Any:
+        """Returns the tensor to read for an input: the stored one where it is kept, or an alias of one that is."""
+        root = key
+        while root[0] >= 0 and root not in self._kept and self._trace.ops[root[0]].is_alias:
+            root = source(self._trace, root)
+        if root not in self._kept or not tensor.dtype.is_floating:
+            return tensor
+        if key not in self._made:
+            self._made[key] = materialised(tensor)
+        return self._made[key]
 
 
 class _Line:
@@ -148,15 +183,6 @@ class _Line:
         else:
             self._latest = [*self._latest[1:], op]
             self._last_is_beside = beside
-
-
-def _never(tensors: Sequence[Any]) -> Any:
-    """Returns a boolean that waits for all the tensors and is true only if one of them is not a number."""
-    import tensorflow as tf
-
-    firsts = [tf.reshape(tensor, [-1])[0] for tensor in tensors if tensor.dtype.is_floating]
-    # Only floats are compared with themselves: XLA knows that any other x equals x.
-    return tf.reduce_any(tf.stack([first != first for first in firsts]))
 
 
 def _guard(inputs: list[Any], flag: Any) -> None:
