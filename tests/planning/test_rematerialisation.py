@@ -16,7 +16,7 @@ from memfit.planning.rematerialisation_options import Choices
 from memfit.planning.rematerialisation_peak import predicted_peak
 from memfit.planning.rematerialisation_refinement import Choice, Ledger, refined
 from memfit.planning.rematerialisation_segments import Segments
-from memfit.planning.rematerialisation_trace import trace
+from memfit.planning.rematerialisation_trace import Trace, trace
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +111,57 @@ def test_no_product_is_stored_only_to_be_summed(model: keras.Model) -> None:
     assert len(summed) == 6  # one for each normalisation
     products = {index for index in found.backward if found.ops[index].type == "Mul"}
     assert not [op for op in backward if op.type == "Sum" and op.inputs[0][0] in products]
+
+
+def test_no_concatenation_is_kept_for_a_convolution_and_no_gradient_of_one_made() -> None:
+    image = keras.Input((16, 16, 3))
+    left, right = (layers.Conv2D(width, 3, padding="same")(image) for width in (4, 8))
+    joined = layers.Conv2D(6, 3, padding="same")(layers.concatenate([left, right]))
+    found = trace(keras.Model(image, joined), 8)
+    concat = next(index for index, op in enumerate(found.forward) if op.type == "ConcatV2")
+    backward = [found.ops[index] for index in found.backward]
+    assert not [op for op in backward if op.reads_values and (concat, 0) in op.inputs]
+    largest = 8 * 16 * 16 * 8 * 4  # the gradient of the larger part
+    assert max(size for op in backward for size in op.sizes) == largest
+
+
+def attention() -> keras.Model:
+    """Dense layers and attention over tokens, whose products reshape and so hide the batch in another axis."""
+    x = tokens = keras.Input((12, 16))
+    for _ in range(2):
+        x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 8)(x, x))
+        x = x + layers.Dense(16)(layers.Dropout(0.1)(layers.Dense(64, activation="gelu")(x)))
+    return keras.Model(tokens, layers.Dense(4)(x))
+
+
+def residual() -> keras.Model:
+    """Normalisations and skips, whose gradients are spread and added."""
+    x = image = keras.Input((8, 8, 3))
+    for _ in range(3):
+        x = layers.Conv2D(8, 3, padding="same", use_bias=False)(x)
+        inner = layers.ReLU()(layers.BatchNormalization()(x))
+        x = x + layers.Conv2D(8, 1)(layers.GlobalAveragePooling2D(keepdims=True)(inner)) * inner
+    return keras.Model(image, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
+
+
+def kept_by_name(found: Trace, segments: Segments) -> tuple[set[Any], list[int]]:
+    """What a choice keeps of another trace, and where its segments start, as a step that applies it finds them."""
+    place = {op.name: index for index, op in enumerate(found.forward)}
+    kept = (tensor.rpartition(":") for tensor in segments.kept)
+    return {(place[name], int(output)) for name, _, output in kept}, sorted(map(place.get, segments.starts))
+
+
+@pytest.mark.parametrize("build", [attention, residual], ids=lambda build: build.__name__)
+def test_a_choice_takes_as_much_where_the_graph_does_not_know_the_batch(build: Any) -> None:
+    """A step that `fit` traces knows no batch: TensorFlow spreads and sums otherwise there, and hides sizes."""
+    import tensorflow as tf
+
+    model = build()
+    found, unknown = trace(model, 32), trace(model, 32, tf.TensorSpec((None, *model.input_shape[1:])))
+    for segments in front(model, 32):
+        peak = predicted_peak(found, *kept_by_name(found, segments))
+        assert peak == pytest.approx(segments.activation_bytes, rel=0.01), "a kept tensor has no name"
+        assert predicted_peak(unknown, *kept_by_name(unknown, segments)) == pytest.approx(peak, rel=0.05)
 
 
 def test_the_trace_leaves_the_model_as_it_was(model: keras.Model) -> None:

@@ -177,7 +177,13 @@ class _Chooser:
         kept = choice.kept | self.choices.small
         parts = recomputations(self.trace, kept, starts)
         again = [index for part in parts for index in part.order if index < self.trace.forward_count]
-        read = {tensor for part in parts for index in part.order for tensor in self.trace.ops[index].inputs}
+        # What a reshape shows is read under another name than it is kept under.
+        read = {
+            self.choices.root(tensor)
+            for part in parts
+            for index in part.order
+            for tensor in self.trace.ops[index].inputs
+        }
         extra = sum(self.trace.ops[index].cost for index in again)
         return Segments(
             batch_size=self.batch_size,

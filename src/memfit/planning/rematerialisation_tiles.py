@@ -5,6 +5,8 @@ from typing import Any
 
 from memfit.planning.private_apis import clone, forward_op_of, set_input
 
+# How TensorFlow spreads a gradient: the one where it knows the batch, the other where it does not.
+_SPREAD = {"Tile", "BroadcastTo"}
 # These give the same numbers when one of their inputs is spread over the other's shape only inside them.
 _SPREADING = {"Mul", "RealDiv"}
 
@@ -18,6 +20,10 @@ def without_tiles(backward: Sequence[Any]) -> list[Any]:
     in each normalisation, at the very moment when the backward pass has most. The same holds for a mean's gradient
     that is added to others.
 
+    Sums of three and more are made one by one, from left to right, as AddN makes them. Where a graph seems to want
+    nearly all memory there is, TensorFlow's memory optimizer gives an AddN of so many two more buffers of the sum's
+    size: a step that was recorded where there was room took less than in the memory it was recorded for.
+
     Args:
         backward: The backward ops in the order they were made.
 
@@ -28,7 +34,7 @@ def without_tiles(backward: Sequence[Any]) -> list[Any]:
     order: list[Any] = []
     for op in backward:
         order.append(op)
-        if op.type == "Tile" and _spreads(op):
+        if op.type in _SPREAD and _spreads(op):
             small[op.outputs[0].ref()] = op.inputs[0]
         elif op.type in _SPREADING and sum(tensor.ref() in small for tensor in op.inputs) == 1:
             other = next(tensor for tensor in op.inputs if tensor.ref() not in small)
@@ -40,16 +46,15 @@ def without_tiles(backward: Sequence[Any]) -> list[Any]:
                     _read_instead(op.outputs[0], copy.outputs[0])
                 else:
                     small[op.outputs[0].ref()] = copy.outputs[0]
-        elif op.type == "AddN" and _adds_one_spread(op, small):
-            sums = _one_by_one([small.get(tensor.ref(), tensor) for tensor in op.inputs])
-            order += [made.op for made in sums]
-            _read_instead(op.outputs[0], sums[-1])
+        elif op.type == "AddN":
+            spread = sum(tensor.ref() in small for tensor in op.inputs)
+            if spread == 1 or len(op.inputs) > 2:
+                sums = _one_by_one(
+                    [small.get(tensor.ref(), tensor) if spread == 1 else tensor for tensor in op.inputs]
+                )
+                order += [made.op for made in sums]
+                _read_instead(op.outputs[0], sums[-1])
     return order
-
-
-def _adds_one_spread(op: Any, small: dict[Any, Any]) -> bool:
-    """Says whether one of two or three summands is spread; more are not added from left to right by TensorFlow."""
-    return len(op.inputs) in (2, 3) and sum(tensor.ref() in small for tensor in op.inputs) == 1
 
 
 def _one_by_one(tensors: Sequence[Any]) -> list[Any]:
@@ -75,9 +80,9 @@ def _read_instead(old: Any, new: Any) -> None:
                 set_input(reader, number, new)
 
 
-def _spreads(tile: Any) -> bool:
-    """Says whether a tile only repeats axes of size 1, as broadcasting does."""
-    before, after = tile.inputs[0].shape, tile.outputs[0].shape
+def _spreads(op: Any) -> bool:
+    """Says whether an op only repeats axes of size 1, as broadcasting does."""
+    before, after = op.inputs[0].shape, op.outputs[0].shape
     if before.rank is None or after.rank != before.rank:
         return False
     return all(a in (1, b) for a, b in zip(before, after, strict=True))

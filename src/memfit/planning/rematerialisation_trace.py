@@ -1,13 +1,14 @@
 """Reading a model's forward and backward pass from the graph TensorFlow really builds for them."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from memfit.planning.private_apis import added_losses, forget_losses, forward_op_of, gradients
+from memfit.planning.rematerialisation_concats import without_concats
 from memfit.planning.rematerialisation_costs import cost
 from memfit.planning.rematerialisation_products import without_products
+from memfit.planning.rematerialisation_sizes import ALIASES, Sizes, sums_nothing
 from memfit.planning.rematerialisation_tiles import without_tiles
 
 Tensor = tuple[int, int]  # the op's index in the trace, and which of its outputs
@@ -16,8 +17,6 @@ Tensor = tuple[int, int]  # the op's index in the trace, and which of its output
 _SHAPE_READERS = {"Shape", "ShapeN", "Size", "Rank"}
 # Backward ops that make little of a large tensor.
 _SUMS = {"Sum", "BiasAddGrad", "DepthwiseConv2dNativeBackpropFilter"}
-# Their output is their input's buffer.
-_ALIASES = {"Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Op:
 
     @property
     def is_alias(self) -> bool:
-        return self.type in _ALIASES
+        return self.type in ALIASES
 
     @property
     def reads_values(self) -> bool:
@@ -83,26 +82,35 @@ def trace(model: Any, batch_size: int, inputs: Any = None) -> Trace:
         forward = graph.get_operations()[before:]
         grad_ys = [tf.ones_like(output) for output in outputs]
         after = len(graph.get_operations())
-        wanted = ops_of(gradients(outputs, grad_ys, trainable_values(model), graph))
-        backward = without_products(without_tiles(graph.get_operations()[after:]))
-        found.append(read(forward, in_order(forward, backward, wanted), scope))
+        results = gradients(outputs, grad_ys, trainable_values(model), graph)
+        backward, results = without_concats(graph.get_operations()[after:], results)
+        backward = in_order(forward, without_products(without_tiles(backward)), ops_of(results))
+        found.append(read(forward, backward, scope, batch_size))
 
     tf.function(step, autograph=False).get_concrete_function(specs)
     forget_losses(model)
     return found[0]
 
 
-def read(forward: Sequence[Any], backward: Sequence[Any], scope: str) -> Trace:
-    """Turns the ops of a graph into a trace; the names of forward ops are relative to `scope`."""
+def read(forward: Sequence[Any], backward: Sequence[Any], scope: str, batch_size: int) -> Trace:
+    """Turns the ops of a graph into a trace.
+
+    Args:
+        forward: The forward ops.
+        backward: The backward ops, in an order in which they can run.
+        scope: The name scope that the names of forward ops are relative to.
+        batch_size: What the sizes are for where the graph does not know the batch.
+    """
     index = {op: place for place, op in enumerate([*forward, *backward])}
+    sizes = Sizes(list(index), batch_size)
     levels = _levels(forward, backward)
     of_weights = _of_weights(forward)
     ops = [
         Op(
             name=op.name.removeprefix(scope),
-            type=op.type,
+            type="Identity" if sizes.hands_on(op) else op.type,
             inputs=tuple((index.get(tensor.op, -1), tensor.value_index) for tensor in op.inputs),
-            sizes=tuple(_bytes(output) for output in op.outputs),
+            sizes=tuple(map(sizes.bytes, op.outputs)),
             cost=cost(op),
             recomputable=place < len(forward) and op not in of_weights and _is_pure(op),
             level=levels[op],
@@ -142,8 +150,12 @@ def in_order(forward: Sequence[Any], backward: Sequence[Any], wanted: Sequence[A
 
 def _sums_first(ops: Sequence[Any]) -> list[Any]:
     """Orders ops so that those come first that add up large tensors, and what they need."""
-    sums = _leading_to([op for op in ops if op.type in _SUMS], set(ops))
-    return [op for op in ops if op in sums] + [op for op in ops if op not in sums]
+    order: dict[Any, None] = {}
+    for op in ops:
+        if op.type in _SUMS and not sums_nothing(op):
+            needed = _leading_to([op], set(ops))
+            order |= dict.fromkeys(other for other in ops if other in needed)
+    return list(order | dict.fromkeys(ops))
 
 
 def _levels(forward: Sequence[Any], backward: Sequence[Any]) -> dict[Any, int]:
@@ -221,12 +233,6 @@ def _of_weights(forward: Sequence[Any]) -> set[Any]:
         ):
             found.add(op)
     return found
-
-
-def _bytes(tensor: Any) -> int:
-    if tensor.dtype.size == 0 or tensor.shape.rank is None or tensor.op.type == "ReadVariableOp":
-        return 0  # resources and strings are not activations, and a read variable is the variable's buffer
-    return math.prod(size or 1 for size in tensor.shape) * tensor.dtype.size
 
 
 def _is_pure(op: Any) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from memfit.planning.private_apis import added_losses, copy_mask, gradients, set_added_loss
+from memfit.planning.rematerialisation_concats import without_concats
 from memfit.planning.rematerialisation_segments import Segments
 from memfit.planning.rematerialisation_trace import ops_of, trainable_values
 from memfit.training.rematerialisation_rewrite import check_names, recompute_in_backward_pass
@@ -82,17 +83,18 @@ def _forward(model: Any, segments: Segments, x: Any) -> tuple[list[Any], Any, Ca
         found = gradients(
             [output for output, _ in pairs], [gradient for _, gradient in pairs], [*inputs, *weights], graph
         )
-        by_weight = dict(zip((weight.ref() for weight in weights), found[len(inputs) :], strict=True))
         # A gradient that is built in another graph (that of a nested tf.function) is exact, but saves nothing.
         if here is graph:
+            made, found = without_concats(here.get_operations()[first:], found)
             recompute_in_backward_pass(
                 ops,
-                here.get_operations()[first:],
+                made,
                 scope,
                 segments,
                 incoming=[gradient for _, gradient in pairs],
-                wanted=ops_of(list(by_weight.values())),
+                wanted=ops_of(found[len(inputs) :]),
             )
+        by_weight = dict(zip((weight.ref() for weight in weights), found[len(inputs) :], strict=True))
         of_inputs = found[: len(inputs)]
         of_variables = [by_weight.get(variable.ref()) for variable in variables]
         return (of_inputs, of_variables) if variables else of_inputs

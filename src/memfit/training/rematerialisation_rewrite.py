@@ -70,7 +70,7 @@ def recompute_in_backward_pass(
     if not compiled:  # XLA adds up products without storing them
         backward = without_products(backward)
     backward = in_order(forward, backward, wanted)
-    trace = read(forward, backward, scope)
+    trace = read(forward, backward, scope, segments.batch_size)
     graph_ops = [*forward, *backward]
     place = {op.name: index for index, op in enumerate(trace.forward)}
     kept = {
