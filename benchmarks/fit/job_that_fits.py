@@ -38,12 +38,12 @@ def step_times(name: str, batch: int, rounds: int = 7, steps: int = 4) -> dict[s
     """Seconds per step, the median of some rounds in turn."""
     import statistics
 
-    from memfit.planning.searching import plan
+    import memfit
     from models import compiled, data
 
     model = compiled(name)
     x, y = data(model, batch * steps)
-    made = plan(model, batch)
+    made = memfit.plan(model, batch)
     fit("stock", model, x, y, batch)
     seconds: dict[str, list[float]] = {"stock": [], "memfit": []}
     for number in range(rounds):

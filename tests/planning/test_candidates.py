@@ -1,19 +1,26 @@
 """The search over settings, with figures that can be added up by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from memfit import InvalidInput, Size
-from memfit.planning.candidates import Candidate, Figures, best, candidates, predicted_saving
+from memfit.planning.candidates import Candidate, Figures, Way, best, candidates, predicted_saving
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.micro_batches import sizes
 from memfit.planning.rematerialisation_segments import Segments
 
-# 100 bytes whatever the batch, 10 a sample; a gradient copy of 20; inputs of 1 a sample.
+
+def _need(way: Way, size: int) -> int:
+    """100 bytes whatever the batch, 10 a sample; a copy of the gradients, 20, where there are parts."""
+    saved = 0 if way.segments is None else predicted_saving(way.segments, size)
+    return 100 + 10 * size - saved + (20 if way.in_parts else 0)
+
+
+# Inputs of 1 byte a sample, and none waiting.
 FIGURES = Figures(
-    peak=lambda batch: 100 + 10 * batch,
+    need=_need,
     activations=lambda batch: 9 * batch,
-    saved=predicted_saving,
-    gradients=20,
     inputs=1,
     waiting=lambda batch: 0,
     fixed_time=0.01,
@@ -61,6 +68,19 @@ def test_both_levers_together_go_lower_than_either() -> None:
     assert found is not None
     assert found.micro_batch is not None
     assert found.peak <= 215
+
+
+def test_inputs_stay_on_the_host_where_anything_has_to_change() -> None:
+    figures = replace(FIGURES, waiting=lambda batch: 5 * batch, host_inputs=True)
+    found = list(candidates(figures, 64, list(sizes(64)), Fidelity.NEAR, FRONT))
+    stock = best(found, 740 + 5 * 64, Fidelity.NEAR)
+    assert stock == Candidate(Fidelity.EXACT, 740 + 5 * 64, 1.0)
+    least = best(found, 740 + 5 * 64 - 1, Fidelity.NEAR)
+    assert least is not None
+    assert (least.inputs_on_host, least.segments, least.peak) == (True, None, 740)
+    # Neither waiting batches nor the rest of the batch count any more: only the part that is computed.
+    parts = next(candidate for candidate in found if candidate.way == Way(None, True))
+    assert (parts.micro_batch, parts.peak) == (32, 100 + 320 + 20)
 
 
 def test_precision_is_lowered_only_where_allowed_and_nothing_more_faithful_fits() -> None:

@@ -13,7 +13,12 @@ from memfit.planning.plan import Plan
 
 
 def levers(
-    model: keras.Model, batch_size: int, micro_batch: int | None = None, validation_batch: int | None = None
+    model: keras.Model,
+    batch_size: int,
+    micro_batch: int | None = None,
+    validation_batch: int | None = None,
+    *,
+    inputs_on_host: bool = False,
 ) -> Plan:
     """A plan for a model with these levers and no prediction."""
     zero = memfit.Size(0)
@@ -29,6 +34,7 @@ def levers(
         source="a test",
         micro_batch=micro_batch,
         validation_batch=validation_batch,
+        inputs_on_host=inputs_on_host,
     )
 
 

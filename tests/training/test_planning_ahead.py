@@ -73,15 +73,31 @@ def test_a_job_that_does_not_fit_is_made_to_fit_and_trains_to_the_same_losses() 
     assert Plan.from_json(json.loads(json.dumps(run.plan.to_json()))) == run.plan
 
 
-def test_where_nothing_fits_the_error_says_what_would() -> None:
+def _fitted_near(memory: int) -> tuple[list[float], Any]:
+    x, y = _data()
+    history = memfit.fit(_model(), x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0, memory=memory)
+    return history.history["loss"], history.memory
+
+
+def test_what_a_refusal_advises_is_accepted_and_the_nearer_fidelity_trains() -> None:
+    memory = Size("38MiB")
     with pytest.raises(DoesNotFit) as caught:
-        memfit.plan(_model(), BATCH, memory="30MiB", allow="exact")
+        memfit.plan(_model(), BATCH, memory=memory, allow="exact")
     error = caught.value
-    assert error.smallest_memory > Size("30MiB")
-    assert error.largest_batch < BATCH
-    assert error.fidelity is None
-    assert "smallest memory" in str(error)
-    assert "allow=" not in str(error)
+    assert error.smallest_memory > memory
+    assert 0 < error.largest_batch < BATCH
+    assert error.fidelity == Fidelity.NEAR
+    assert 'allow="near"' in str(error)
+    enough = memfit.plan(_model(), BATCH, memory=error.smallest_memory, allow="exact")
+    assert enough.predicted <= error.smallest_memory
+    smaller = memfit.plan(_model(), error.largest_batch, memory=memory, allow="exact")
+    assert smaller.predicted <= memory
+    losses, run = isolated(_fitted_near, int(memory), memory=memory)
+    assert run.plan.fidelity == Fidelity.NEAR
+    assert run.plan.micro_batch is not None
+    assert run.events == ()
+    assert run.measured <= memory
+    assert losses[-1] < losses[0]
 
 
 def test_a_refusal_names_the_batch_and_the_fidelity_that_would_do() -> None:

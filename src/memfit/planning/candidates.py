@@ -4,35 +4,46 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from memfit.planning import mixed_precision
+from memfit.planning import host_inputs, mixed_precision
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.rematerialisation_segments import Segments
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What is known about a job's step before anything is changed, in bytes.
+class Way:
+    """A way to compute a step, at any batch size.
 
     Attributes:
-        peak: The predicted peak of the stock step, with its margin, by batch size.
-        activations: What of that peak are activations, by batch size.
-        saved: What a choice of segments saves, by the samples that pass at once.
-        gradients: One copy of the gradients.
+        segments: What is kept for the backward pass; None for everything.
+        in_parts: Whether the samples pass in micro-batches, and gradients are added up.
+    """
+
+    segments: Segments | None = None
+    in_parts: bool = False
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is known about a job's step, in bytes.
+
+    Attributes:
+        need: What a step takes, with its margin: by the way it is computed and the samples that pass at once.
+        activations: What of the stock step's peak are activations, by batch size.
         inputs: One sample of the inputs, targets and weights.
         waiting: What the input pipeline holds on the device beside the step, by batch size.
         fixed_time: The part of a step's time that does not depend on the batch, as a fraction of the step at
             the batch asked for: what every further micro-batch costs.
         recomputed: The extra time of a choice of segments, as a part of a stock step.
+        host_inputs: Whether samples can be taken from the host as a step needs them.
     """
 
-    peak: Callable[[int], int]
+    need: Callable[[Way, int], int]
     activations: Callable[[int], int]
-    saved: Callable[[Segments, int], int]
-    gradients: int
     inputs: int
     waiting: Callable[[int], int]
     fixed_time: float
     recomputed: Callable[[Segments], float] = attrgetter("recomputed")
+    host_inputs: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,7 @@ class Candidate:
         micro_batch: As in `Plan`.
         segments: As in `Plan`.
         precision: As in `Plan`.
+        inputs_on_host: As in `Plan`.
     """
 
     fidelity: Fidelity
@@ -54,6 +66,12 @@ class Candidate:
     micro_batch: int | None = None
     segments: Segments | None = None
     precision: str | None = None
+    inputs_on_host: bool = False
+
+    @property
+    def way(self) -> Way:
+        """How a step is computed."""
+        return Way(self.segments, self.micro_batch is not None)
 
 
 def candidates(
@@ -66,6 +84,8 @@ def candidates(
 ) -> Iterator[Candidate]:
     """Yields every combination of micro-batches, rematerialisation and precision, the stock step first.
 
+    Wherever anything is changed at all, the inputs stay on the host if they can: nothing is cheaper.
+
     Args:
         figures: The job's figures.
         batch_size: The batch asked for.
@@ -74,9 +94,14 @@ def candidates(
         fronts: Choices of what to keep for the backward pass; empty where the lever does not apply.
         policy: The mixed precision to consider; None where the lever does not apply.
     """
+    stock = figures.need(Way(), batch_size) + figures.waiting(batch_size)
+    yield Candidate(Fidelity.EXACT, stock, 1.0)
+    host = figures.host_inputs
     for precision in (None, policy) if policy else (None,):
         for micro_batch in (None, *micro_sizes):
             for segments in (None, *fronts):
+                if not host and (precision, micro_batch, segments) == (None, None, None):
+                    continue
                 near = Fidelity.EXACT if micro_batch is None else micro_fidelity
                 yield Candidate(
                     fidelity=near if precision is None else max(near, mixed_precision.FIDELITY),
@@ -85,6 +110,7 @@ def candidates(
                     micro_batch=micro_batch,
                     segments=segments,
                     precision=precision,
+                    inputs_on_host=host,
                 )
 
 
@@ -107,19 +133,16 @@ def _peak(
     precision: str | None,
 ) -> int:
     size = micro_batch or batch_size
-    peak = figures.peak(size) + figures.waiting(batch_size)
-    activations = figures.activations(size)
-    if segments is not None:
-        saved = figures.saved(segments, size)
-        peak -= saved
-        activations = max(activations - saved, 0)
+    peak = figures.need(Way(segments, micro_batch is not None), size)
     if precision is not None:
-        peak -= int(mixed_precision.SAVED_OF_ACTIVATIONS * activations)
-    if micro_batch is not None:
-        peak += figures.gradients + figures.inputs * (batch_size - micro_batch)
+        saved = 0 if segments is None else figures.need(Way(), size) - figures.need(Way(segments), size)
+        peak -= int(mixed_precision.SAVED_OF_ACTIVATIONS * max(figures.activations(size) - saved, 0))
+    if not figures.host_inputs:
+        peak += figures.waiting(batch_size) + figures.inputs * (batch_size - size)
     return peak
 
 
 def _time(figures: Figures, batch_size: int, micro_batch: int | None, segments: Segments | None) -> float:
     parts = 1 if micro_batch is None else -(-batch_size // micro_batch)
-    return 1 + figures.fixed_time * (parts - 1) + (0.0 if segments is None else figures.recomputed(segments))
+    again = 0.0 if segments is None else figures.recomputed(segments)
+    return 1 + figures.fixed_time * (parts - 1) + again + (host_inputs.COST if figures.host_inputs else 0.0)

@@ -1,7 +1,7 @@
 """The job a plan is made for: what every lever looks at."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from memfit.budgets.size import Size
 from memfit.planning.fidelity import Fidelity
@@ -13,14 +13,18 @@ class Job:
 
     Attributes:
         model: The compiled Keras model.
-        batch_size: The batch of one optimizer update.
+        batch_size: The batch of one optimizer update, or "max" for as many samples as fit.
         memory: Bytes it may take on its device.
         allow: The farthest that a lever may go.
-        no_segments: Why nothing can be rematerialised; None where it can, or where nobody asked.
+        data: An example of the training data, or None.
+        validation_batch_size: Samples in a validation batch; None where there is no validation.
+        device: The GPU it is planned for; None for this machine.
     """
 
     model: Any
-    batch_size: int
+    batch_size: int | Literal["max"]
     memory: Size
     allow: Fidelity
-    no_segments: str | None = None
+    data: Any = None
+    validation_batch_size: int | None = None
+    device: str | None = None

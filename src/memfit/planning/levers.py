@@ -5,13 +5,14 @@ from dataclasses import replace
 from memfit.budgets.size import Size
 from memfit.planning import (
     allocator,
+    host_inputs,
     inputs,
     micro_batches,
     mixed_precision,
     optimizer_state,
     smaller_network,
 )
-from memfit.planning.candidates import Candidate, Figures
+from memfit.planning.candidates import Candidate, Figures, Way
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.plan import Lever
@@ -19,53 +20,69 @@ from memfit.planning.plan import Lever
 _NOT_NEEDED = "not needed"
 
 
-def levers(job: Job, figures: Figures, chosen: Candidate, validation_batch: int | None) -> tuple[Lever, ...]:
-    """Lists the levers of a job for which `chosen` was chosen."""
+def levers(
+    job: Job,
+    batch_size: int,
+    figures: Figures,
+    chosen: Candidate,
+    validation_batch: int | None,
+    no_segments: str | None,
+) -> tuple[Lever, ...]:
+    """Lists the levers of a job for which `chosen` was chosen.
+
+    Args:
+        job: The job.
+        batch_size: The batch chosen for it.
+        figures: What is known of its steps.
+        chosen: The settings.
+        validation_batch: Samples in a slice of a validation batch; None for whole ones.
+        no_segments: Why nothing can be rematerialised; None where it can, or where nobody asked.
+    """
     advice = (
         optimizer_state.lever(job.model),
-        inputs.lever(job.model, figures.inputs, job.batch_size),
+        inputs.lever(job.model, figures.inputs, batch_size),
         smaller_network.lever(job.model),
     )
-    stock = chosen.peak <= job.memory and chosen == replace(
-        chosen, micro_batch=None, segments=None, precision=None
-    )
+    stock = chosen == Candidate(chosen.fidelity, chosen.peak, chosen.time)
     return (
-        _rematerialisation(job, figures, chosen, stock),
-        _micro_batches(job, figures, chosen, stock),
-        _mixed_precision(job, figures, chosen, stock),
+        _rematerialisation(figures, chosen, batch_size, _NOT_NEEDED if stock else no_segments),
+        _micro_batches(job, figures, chosen, batch_size, stock),
+        _host_inputs(job, figures, chosen, batch_size, stock),
+        _mixed_precision(job, figures, chosen, batch_size, stock),
         _validation(validation_batch),
         allocator.lever(),
         *(replace(lever, why=_NOT_NEEDED) if stock else lever for lever in advice),
     )
 
 
-def _rematerialisation(job: Job, figures: Figures, chosen: Candidate, stock: bool) -> Lever:
+def _rematerialisation(figures: Figures, chosen: Candidate, batch_size: int, why_not: str | None) -> Lever:
     name = "rematerialisation"
-    if chosen.segments is None:
-        why = _NOT_NEEDED if stock else job.no_segments or "another lever is enough, and faster"
-        return Lever(name, Fidelity.EXACT, used=False, why=why)
     segments = chosen.segments
-    size = chosen.micro_batch or job.batch_size
+    if segments is None:
+        why = why_not or "other levers are enough, and faster"
+        return Lever(name, Fidelity.EXACT, used=False, why=why)
+    size = chosen.micro_batch or batch_size
+    saving = figures.need(replace(chosen.way, segments=None), size) - figures.need(chosen.way, size)
     return Lever(
         name,
         Fidelity.EXACT,
         used=True,
         setting=f"{len(segments.starts) + 1} segments",
         why="the least recomputation that fits",
-        saving=Size(max(figures.saved(segments, size), 0)),
+        saving=Size(max(saving, 0)),
         cost=figures.recomputed(segments),
     )
 
 
-def _micro_batches(job: Job, figures: Figures, chosen: Candidate, stock: bool) -> Lever:
+def _micro_batches(job: Job, figures: Figures, chosen: Candidate, batch_size: int, stock: bool) -> Lever:
     fidelity, reason = micro_batches.fidelity(job.model)
     if chosen.micro_batch is None:
         why = _NOT_NEEDED if stock else micro_batches.why_not(job.model) or f"not needed ({reason})"
         if not stock and fidelity > job.allow:
             why = f'allow="{fidelity}" would be needed: {reason}'
         return Lever(micro_batches.NAME, fidelity, used=False, why=why)
-    parts = -(-job.batch_size // chosen.micro_batch)
-    saving = figures.peak(job.batch_size) - figures.peak(chosen.micro_batch) - figures.gradients
+    parts = -(-batch_size // chosen.micro_batch)
+    saving = figures.need(Way(), batch_size) - figures.need(Way(None, True), chosen.micro_batch)
     return Lever(
         micro_batches.NAME,
         fidelity,
@@ -77,7 +94,24 @@ def _micro_batches(job: Job, figures: Figures, chosen: Candidate, stock: bool) -
     )
 
 
-def _mixed_precision(job: Job, figures: Figures, chosen: Candidate, stock: bool) -> Lever:
+def _host_inputs(job: Job, figures: Figures, chosen: Candidate, batch_size: int, stock: bool) -> Lever:
+    name, fidelity = host_inputs.NAME, host_inputs.FIDELITY
+    if not chosen.inputs_on_host:
+        why = _NOT_NEEDED if stock else host_inputs.why_not(job.model, job.data) or _NOT_NEEDED
+        return Lever(name, fidelity, used=False, why=why)
+    waiting = figures.waiting(batch_size) + figures.inputs * (batch_size - (chosen.micro_batch or batch_size))
+    return Lever(
+        name,
+        fidelity,
+        used=True,
+        setting="read as needed",
+        why="a step takes its samples from your arrays",
+        saving=Size(waiting),
+        cost=host_inputs.COST,
+    )
+
+
+def _mixed_precision(job: Job, figures: Figures, chosen: Candidate, batch_size: int, stock: bool) -> Lever:
     if chosen.precision is not None:
         return Lever(
             mixed_precision.NAME,
@@ -85,7 +119,7 @@ def _mixed_precision(job: Job, figures: Figures, chosen: Candidate, stock: bool)
             used=True,
             setting=chosen.precision,
             why="nothing more faithful fits",
-            saving=Size(int(mixed_precision.SAVED_OF_ACTIVATIONS * figures.activations(job.batch_size))),
+            saving=Size(int(mixed_precision.SAVED_OF_ACTIVATIONS * figures.activations(batch_size))),
         )
     why = _NOT_NEEDED if stock else mixed_precision.why_not(job.model)
     if why is None:

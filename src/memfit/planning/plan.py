@@ -53,6 +53,7 @@ class Plan:
         segments: What is kept for the backward pass; None for everything, as stock Keras does.
         precision: A Keras dtype policy to train in, such as "mixed_bfloat16"; None for the model's own.
         validation_batch: Samples in a slice of a validation batch; None for whole batches.
+        inputs_on_host: Whether arrays stay on the host, and a step takes only the samples that it computes.
         levers: Every lever, used or not, with the reason.
     """
 
@@ -69,12 +70,14 @@ class Plan:
     segments: Segments | None = None
     precision: str | None = None
     validation_batch: int | None = None
+    inputs_on_host: bool = False
     levers: tuple[Lever, ...] = ()
 
     @property
     def changes_nothing(self) -> bool:
         """Whether the job fits as it is."""
-        return self.micro_batch is None and self.segments is None and self.precision is None
+        steps_alike = self.micro_batch is None and self.segments is None and self.precision is None
+        return steps_alike and not self.inputs_on_host
 
     def __repr__(self) -> str:
         known = "at most" if self.source.startswith("upper bound") else "predicted"

@@ -52,6 +52,13 @@ def all_layers(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
+def has_strategy(model: Any) -> bool:
+    """Whether a model was made, or would be trained, under a distribution strategy."""
+    import tensorflow as tf
+
+    return bool(tf.distribute.has_strategy()) or model._distribute_strategy is not None
+
+
 def set_input(op: Any, number: int, tensor: Any) -> None:
     """Lets an op that is already in the graph read another tensor."""
     op._update_input(number, tensor)

@@ -64,6 +64,10 @@ class Accumulators:
                 self._reached.add(id(weight))
         return rows
 
+    def written(self, weights: Sequence[Any]) -> list[Any]:
+        """The sums as they are by now."""
+        return [tf.convert_to_tensor(self._sums[id(weight)]) for weight in self._dense(weights)]
+
     def gradients(self, weights: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
         """The gradients of the batch; None for a weight that has none, as TensorFlow says it."""
         left = iter(rows)

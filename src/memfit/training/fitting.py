@@ -11,9 +11,11 @@ from memfit.planning.plan import Plan
 from memfit.planning.refusal import DoesNotFit
 from memfit.training import private_apis
 from memfit.training.batches import batch_size_of, check_not_empty, first_samples
+from memfit.training.feeding import mark_of
 from memfit.training.guard.events import Journal
 from memfit.training.guard.guarding import guarded_training
 from memfit.training.guard.reading import reopenable
+from memfit.training.host_arrays import on_host
 from memfit.training.monitoring.monitoring import monitored
 from memfit.training.monitoring.peaks import PeakMeter, device_name
 from memfit.training.planned_steps import check_losses, check_plan
@@ -117,14 +119,17 @@ def fit(
         "validation_batch_size": validation_batch_size,
         "validation_freq": validation_freq,
     }
-    with (
-        lowered(model, precision),
-        guarded_training(model, plan, allowed, journal, *reopenable(arguments))
-        if model.compiled
-        else nullcontext(),
-        PeakMeter(device_name()) as meter,
-    ):
-        history = keras_fit(model, arguments, plan)
+    on_the_host = plan is not None and plan.inputs_on_host
+    with lowered(model, precision), on_host(model, arguments, on_the_host) as (arguments, host):
+        if on_the_host and host is None:
+            journal.note("The plan wants arrays, which stay on the host; this data takes more than it says.")
+        with (
+            guarded_training(model, plan, allowed, journal, *reopenable(arguments), host)
+            if model.compiled
+            else nullcontext(),
+            PeakMeter(device_name()) as meter,
+        ):
+            history = keras_fit(model, arguments, plan, mark_of(x, y))
     history.memory = Run(
         plan=plan,
         predicted=None if plan is None else plan.predicted,

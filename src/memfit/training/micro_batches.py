@@ -13,6 +13,7 @@ from memfit.training.accumulators import Accumulators, OtherKindOfGradient
 from memfit.training.loss_shares import losses_of_part
 from memfit.training.parted_batch import Found, PartedBatch, Sums
 from memfit.training.parts import Part
+from memfit.training.samples import whole
 
 Forward = Callable[[Any], Any]
 Step = Callable[[Any], dict[str, Any]]
@@ -20,13 +21,13 @@ Apply = Callable[[list[Any], list[Any]], None]
 
 
 def micro_batched_train_step(
-    model: keras.Model, size: int, forward: Forward, apply: Apply | None = None
+    model: keras.Model, size: int | Callable[[Any], Any], forward: Forward, apply: Apply | None = None
 ) -> Step:
     """Returns a `train_step` that computes a batch in parts of `size` samples and updates the weights once.
 
     Args:
         model: A compiled model with Keras's own `train_step`.
-        size: Samples in a micro-batch.
+        size: Samples in a micro-batch, or what gives them from the samples in a batch.
         forward: Computes `model(x, training=True)`.
         apply: Takes the gradients and the weights; None to update the weights at once.
     """
@@ -55,7 +56,12 @@ def micro_batched_train_step(
             return (shown, each), rows
 
         accumulators.clear(weights)
-        sums, rows = batch.add_up(differentiate, _zeros(model), accumulators.row_specs(weights))
+        sums, rows = batch.add_up(
+            differentiate,
+            _zeros(model),
+            accumulators.row_specs(weights),
+            written=lambda: accumulators.written(weights),
+        )
         if weights:
             apply(accumulators.gradients(weights, rows), weights)
         else:
@@ -76,7 +82,7 @@ def whole_batch_train_step(model: keras.Model, forward: Forward, apply: Apply | 
     apply = _applying(model) if apply is None else apply
 
     def train_step(data: Any) -> dict[str, Any]:
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(whole(data))
         with tf.GradientTape() as tape:
             y_pred = forward(x)
             loss = private_apis.compute_loss(model, x, y, y_pred, sample_weight, training=True)

@@ -6,10 +6,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.budgets.errors import InvalidInput
 from memfit.training import private_apis
 from memfit.training.loss_shares import DivisorsUnknown, divisors_of_part
 from memfit.training.parts import Fraction, Part
+from memfit.training.samples import samples_of
+from memfit.training.waiting import never
 
 Sums = tuple[Any, ...]
 Found = tuple[Sums, list[Any]]
@@ -20,28 +21,24 @@ class PartedBatch:
 
     Args:
         model: A compiled model; what is missing of it is built.
-        data: What Keras gives to a step: `(x, y, sample_weight)` or less.
-        size: Samples in a part.
+        data: What Keras gives to a step, `(x, y, sample_weight)` or less; or `Samples`.
+        size: Samples in a part, or what gives them from the samples in the batch.
     """
 
-    def __init__(self, model: keras.Model, data: Any, size: int) -> None:
-        self._model, self._size = model, size
-        self._data = keras.utils.unpack_x_y_sample_weight(data)
-        private_apis.build(model, *self._data)
-        leaves = [leaf for leaf in keras.tree.flatten(self._data) if leaf is not None]
-        for leaf in leaves:
-            if leaf.shape.rank == 0:
-                raise InvalidInput(
-                    "A batch can be cut into micro-batches only if everything in it has the samples as its "
-                    "first dimension",
-                    received=f"a scalar of {leaf.dtype.name} in the data",
-                    remedy="Repeat the value for every sample, or fit without micro-batches",
-                )
-        self.static_samples = leaves[0].shape[0]
-        self.samples = tf.shape(leaves[0])[0]
+    def __init__(self, model: keras.Model, data: Any, size: int | Callable[[Any], Any]) -> None:
+        self._model = model
+        self._batch = samples_of(data)
+        private_apis.build(model, *self._batch.specs)
+        self.static_samples = self._batch.static_count
+        self.samples = self._batch.count
+        self._size_of = size if callable(size) else lambda samples: size
 
     def add_up(
-        self, compute: Callable[[Part], Found], zeros: Sums, rows: Sequence[tf.TensorSpec] = ()
+        self,
+        compute: Callable[[Part], Found],
+        zeros: Sums,
+        rows: Sequence[tf.TensorSpec] = (),
+        written: Callable[[], Sequence[Any]] = tuple,
     ) -> Found:
         """Computes all parts.
 
@@ -49,17 +46,18 @@ class PartedBatch:
             compute: Called with a part; returns tensors to be added up and tensors to be put one behind the other.
             zeros: What adding up begins with.
             rows: What the tensors to be put one behind the other are, their first dimension unknown.
+            written: Gives what the parts have written to variables so far.
 
         Returns:
             The sums, and the joined tensors.
         """
         if tf.executing_eagerly():
             # A trace can begin again when a loss turns out to need its divisor; an eager part has acted by then.
-            return self._fold(compute, zeros, rows, self._divisors())
+            return self._fold(compute, zeros, rows, self._divisors(), written)
         try:
-            return self._fold(compute, zeros, rows, None)
+            return self._fold(compute, zeros, rows, None, written)
         except DivisorsUnknown:
-            return self._fold(compute, zeros, rows, self._divisors())
+            return self._fold(compute, zeros, rows, self._divisors(), written)
 
     def _divisors(self) -> Any:
         """The divisors of the whole batch's losses, which need its masks but none of its activations.
@@ -74,21 +72,25 @@ class PartedBatch:
         return self._fold(count, (tf.zeros([len(private_apis.losses(self._model))]),), (), None)[0][0]
 
     def _fold(
-        self, compute: Callable[[Part], Found], zeros: Sums, rows: Sequence[tf.TensorSpec], divisors: Any
+        self,
+        compute: Callable[[Part], Found],
+        zeros: Sums,
+        rows: Sequence[tf.TensorSpec],
+        divisors: Any,
+        written: Callable[[], Sequence[Any]] = tuple,
     ) -> Found:
-        # XLA wants parts of one size in a loop, so there the last part, which may be shorter, comes after it.
+        # XLA wants parts of one size in a loop, so there a shorter last part comes after it.
         apart = bool(self._model.jit_compile) and not tf.executing_eagerly()
-        step = tf.minimum(self._size, self.samples)
-        count = (self.samples + step - 1) // step - int(apart)
+        step = tf.minimum(self._size_of(self.samples), self.samples)
+        count = self.samples // step if apart else (self.samples + step - 1) // step
 
-        def one(index: Any, sums: Sums, *, last: bool) -> Found:
-            start = index * step
-            size = tf.minimum(step, self.samples - start) if last else step
+        def one(start: Any, size: Any, sums: Sums) -> Found:
             values, found = compute(self._cut(start, size, divisors))
             return tuple(a + b for a, b in zip(sums, values, strict=True)), found
 
         def body(index: Any, sums: Sums, arrays: Sums) -> tuple[Any, Sums, Sums]:
-            sums, found = one(index, sums, last=not apart)
+            start = index * step
+            sums, found = one(start, step if apart else tf.minimum(step, self.samples - start), sums)
             return index + 1, sums, tuple(a.write(index, b) for a, b in zip(arrays, found, strict=True))
 
         arrays = tuple(
@@ -103,24 +105,22 @@ class PartedBatch:
         if not apart:
             return sums, [array.concat() for array in arrays]
         joined = [tf.reshape(a.stack(), [-1, *spec.shape[1:]]) for a, spec in zip(arrays, rows, strict=True)]
-        sums, found = one(count, sums, last=True)
-        return sums, [tf.concat([a, b], 0) for a, b in zip(joined, found, strict=True)]
+
+        def with_rest() -> Found:
+            # XLA computes at once what does not wait for anything, and a loop of one round is none to it.
+            start = count * step + tf.cast(never([*sums, *written()]), tf.int32)
+            total, found = one(start, self.samples - count * step, sums)
+            return total, [tf.concat([a, b], 0) for a, b in zip(joined, found, strict=True)]
+
+        if self.static_samples is not None:
+            even = self.static_samples % min(self._size_of(self.static_samples), self.static_samples) == 0
+            return (sums, joined) if even else with_rest()
+        # XLA knows the batch when it compiles, and of a case that is settled by then it compiles only that.
+        found: Found = tf.switch_case(
+            tf.minimum(self.samples - count * step, 1), [lambda: (sums, joined), with_rest]
+        )
+        return found
 
     def _cut(self, start: Any, size: Any, divisors: Any) -> Part:
-        x, y, sample_weight = keras.tree.map_structure(lambda t: _slice(t, start, size), self._data)
+        x, y, sample_weight = self._batch.part(start, size)
         return Part(x, y, sample_weight, Fraction(size, self.samples), divisors)
-
-
-def _slice(tensor: Any, start: Any, size: Any) -> Any:
-    if tensor is None:
-        return None
-    if isinstance(tensor, tf.RaggedTensor):
-        return tensor[start : start + size]
-    if isinstance(tensor, tf.SparseTensor):
-        rest = tensor.dense_shape[1:]
-        begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros_like(rest)], 0)
-        return tf.sparse.slice(tensor, begin, tf.concat([[tf.cast(size, tf.int64)], rest], 0))
-    rest = tf.shape(tensor)[1:]
-    part = tf.slice(tensor, tf.concat([[start], tf.zeros_like(rest)], 0), tf.concat([[size], rest], 0))
-    part.set_shape([None, *tensor.shape[1:]])
-    return part

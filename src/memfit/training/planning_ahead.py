@@ -4,9 +4,11 @@ from functools import partial
 from typing import Any, Literal
 
 from memfit.estimation.estimating import estimate
+from memfit.planning.candidates import Way
 from memfit.planning.plan import Plan
+from memfit.planning.recorded_steps import PARTS_RECORDED, AnyEstimate
 from memfit.planning.rematerialisation_segments import Segments
-from memfit.planning.searching import AnyEstimate, search
+from memfit.planning.searching import search
 
 
 def plan(
@@ -43,9 +45,9 @@ def plan(
         InvalidInput: If an argument is none, or the memory is less than the weights alone take.
     """
 
-    def recorder(segments: Segments, size: int) -> AnyEstimate:
-        prepare = partial(rematerialise, segments=segments)
-        return estimate(model, size, data=data, prepare=prepare, device=device)
+    def recorder(way: Way, size: int) -> AnyEstimate:
+        batch = PARTS_RECORDED * size if way.in_parts else size
+        return estimate(model, batch, data=data, prepare=partial(compute, way=way), device=device)
 
     return search(
         model,
@@ -61,7 +63,23 @@ def plan(
 
 def rematerialise(model: Any, segments: Segments) -> None:
     """Gives a model the step that keeps only these segments; for a copy that is recorded and thrown away."""
-    from memfit.training.micro_batches import whole_batch_train_step
+    compute(model, Way(segments))
+
+
+def compute(model: Any, way: Way) -> None:
+    """Gives a model the step that is computed in some way; for a copy that is recorded and thrown away."""
+    from memfit.training import private_apis
+    from memfit.training.micro_batches import micro_batched_train_step, whole_batch_train_step
     from memfit.training.rematerialisation import rematerialised
 
-    object.__setattr__(model, "train_step", whole_batch_train_step(model, rematerialised(model, segments)))
+    def as_it_is(x: Any) -> Any:
+        return private_apis.forward(model, x, training=True)
+
+    forward = as_it_is if way.segments is None else rematerialised(model, way.segments)
+    if way.in_parts:
+        step = micro_batched_train_step(
+            model, lambda samples: (samples + PARTS_RECORDED - 1) // PARTS_RECORDED, forward
+        )
+    else:
+        step = whole_batch_train_step(model, forward)
+    object.__setattr__(model, "train_step", step)

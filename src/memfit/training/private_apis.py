@@ -235,6 +235,17 @@ def array_dataset(
     return adapter.get_tf_dataset()
 
 
+def arrays_of_fit(x: Any, y: Any, sample_weight: Any, class_weight: Any) -> Any:
+    """What `fit` makes of NumPy arrays before it cuts them into batches: checked, weighted, floats of one type."""
+    from keras.src import tree
+    from keras.src.trainers.data_adapters import array_slicing
+    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+    inputs = ArrayDataAdapter(x, y, sample_weight, class_weight=class_weight)._inputs
+    sliced = array_slicing.convert_to_sliceable(inputs, target_backend="numpy")
+    return tree.map_structure(lambda leaf: None if leaf is None else leaf.array, tree.lists_to_tuples(sliced))
+
+
 def is_dataset(x: Any) -> bool:
     """Says whether data is a tf.data pipeline (a distributed one is none)."""
     import tensorflow as tf

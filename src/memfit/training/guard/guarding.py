@@ -18,6 +18,7 @@ from memfit.training.guard.steps import test_step
 from memfit.training.guard.tightening import Settings, Tightening
 from memfit.training.guard.training import GuardedTraining
 from memfit.training.guard.validation import GuardedValidation
+from memfit.training.host_arrays import HostArrays
 from memfit.training.planned_steps import planned_steps
 from memfit.training.steps import installed, is_custom, replaced
 
@@ -30,6 +31,7 @@ def guarded_training(
     journal: Journal,
     feed: Feed | None = None,
     validation_feed: Feed | None = None,
+    host: HostArrays | None = None,
 ) -> Iterator[None]:
     """Lets a model train and validate under guard, with the steps of a plan.
 
@@ -40,6 +42,7 @@ def guarded_training(
         journal: Where events go.
         feed: The training data, where it may be opened again in this process.
         validation_feed: The same for the validation data.
+        host: What training steps read their samples from; None where the data gives whole batches.
     """
     reason = why_not(model)
     if reason is not None:
@@ -56,7 +59,8 @@ def guarded_training(
         Tightening(model, allow),
         Reader("training", journal, feed),
         journal,
-        made.setdefault(("train", model.run_eagerly, model.jit_compile), {}),
+        made.setdefault(("train", model.run_eagerly, model.jit_compile, host), {}),
+        host,
     )
     size = None if plan is None or is_custom(model, "test_step") else plan.validation_batch
     validation = _validation(model, size, journal, made, validation_feed)

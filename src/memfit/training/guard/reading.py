@@ -1,7 +1,7 @@
 """Reading batches under guard: a batch that was lost to a shortage is read again, where that is possible."""
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -70,6 +70,23 @@ class Reader:
                 ) from None
             self._journal.ran_out("data", self._batch + 1, lack, f"Opened the data again at {place}")
         raise AssertionError("the last try returns or raises")
+
+    def each(self, iterator: Any, count: int, step: Callable[[Any], Any]) -> Any:
+        """Does a step with each of the next batches, fewer at the end of the data; returns the last one's logs.
+
+        Raises:
+            StopIteration: If there is no batch left.
+        """
+        logs = None
+        for _ in range(count):
+            try:
+                data = self.next(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if logs is None:
+                    raise StopIteration from None
+                break
+            logs = step(data)
+        return logs
 
 
 def reopenable(arguments: Mapping[str, Any]) -> tuple[Feed | None, Feed | None]:

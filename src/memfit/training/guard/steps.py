@@ -11,6 +11,7 @@ from memfit.training.guard.events import OutOfMemory, Shortage
 from memfit.training.guard.gradients import GradientShelf
 from memfit.training.guard.tightening import Settings
 from memfit.training.guard.update import Update
+from memfit.training.host_arrays import HostArrays
 from memfit.training.micro_batches import (
     Apply,
     Forward,
@@ -35,9 +36,10 @@ class TrainStep:
     Args:
         model: A compiled model.
         settings: How to compute.
+        host: What the step reads its samples from; None where it is given whole batches.
     """
 
-    def __init__(self, model: keras.Model, settings: Settings) -> None:
+    def __init__(self, model: keras.Model, settings: Settings, host: HostArrays | None = None) -> None:
         if model.built and not model.optimizer.built:
             model.optimizer.build(
                 model.trainable_variables
@@ -54,7 +56,7 @@ class TrainStep:
             shelf = GradientShelf()
             self._update = Update(model, shelf)
             step = train_step(model, settings, shelf.put)
-        self._function = compiled(model, step)
+        self._function = compiled(model, step if host is None else host.fed(step))
 
     def compute(self, data: Any, spec: Any) -> Any:
         """Computes gradients and metrics of a batch, and returns the logs."""

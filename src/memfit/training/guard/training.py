@@ -14,6 +14,7 @@ from memfit.training.guard.rollback import Rollback
 from memfit.training.guard.room import Room
 from memfit.training.guard.steps import TrainStep, check_survivable
 from memfit.training.guard.tightening import Settings, Tightening
+from memfit.training.host_arrays import HostArrays
 
 # How often an update is taken up again: each time TensorFlow itself waits 10 s for memory.
 _UPDATES = 3
@@ -31,6 +32,7 @@ class GuardedTraining:
         reader: Where batches come from.
         journal: Where events go.
         made: Steps that were compiled before, by their settings.
+        host: What steps read their samples from; None where the reader gives whole batches.
     """
 
     def __init__(
@@ -41,10 +43,11 @@ class GuardedTraining:
         reader: Reader,
         journal: Journal,
         made: dict[Settings, TrainStep],
+        host: HostArrays | None = None,
     ) -> None:
         self._model, self._tightening, self._reader, self._journal = model, tightening, reader, journal
         self._rollback = Rollback(model)
-        self._made = made
+        self._made, self._host = made, host
         self._batch = self._quiet = 0
         self._faster: list[Settings] = []  # the settings that ran out, the last one last
         self._tighter: Settings | None = None  # what to go back to while a faster step is on trial
@@ -53,16 +56,7 @@ class GuardedTraining:
 
     def __call__(self, iterator: Any) -> Any:
         """Trains as many batches as Keras wants to execute at once; returns the last one's logs."""
-        logs = None
-        for _ in range(self._model.steps_per_execution):
-            try:
-                data = self._reader.next(iterator)
-            except (StopIteration, tf.errors.OutOfRangeError):
-                if logs is None:
-                    raise StopIteration from None
-                break
-            logs = self._train(data)
-        return logs
+        return self._reader.each(iterator, self._model.steps_per_execution, self._train)
 
     def end(self) -> None:
         """Lets go of what only a training needs: gradients of a step that was interrupted, accumulators."""
@@ -105,7 +99,7 @@ class GuardedTraining:
 
     def _step(self) -> TrainStep:
         if self.settings not in self._made:
-            self._made[self.settings] = TrainStep(self._model, self.settings)
+            self._made[self.settings] = TrainStep(self._model, self.settings, self._host)
         return self._made[self.settings]
 
     def _forget(self, settings: Settings) -> None:
@@ -129,7 +123,8 @@ class GuardedTraining:
             self._note(lack, "Rolled back; there is room for the step again, and it is repeated")
             return True
         left, need = free(), self._room.need.get(self.settings)
-        found = self._tightening.tighter(self.settings, data, need, left)
+        batch = data if self._host is None else self._host.read(data)
+        found = self._tightening.tighter(self.settings, batch, need, left)
         if found is None:
             self._note(lack, "Rolled back; nothing tighter is left or allowed")
             raise OutOfMemory(self._tightening.needed(self.settings, str(lack), need, left))

@@ -45,16 +45,7 @@ class GuardedValidation:
 
     def __call__(self, iterator: Any) -> Any:
         """Evaluates as many batches as Keras wants to execute at once; returns the last one's logs."""
-        logs = None
-        for _ in range(self._model.steps_per_execution):
-            try:
-                data = self._reader.next(iterator)
-            except (StopIteration, tf.errors.OutOfRangeError):
-                if logs is None:
-                    raise StopIteration from None
-                break
-            logs = self._evaluate(data)
-        return logs
+        return self._reader.each(iterator, self._model.steps_per_execution, self._evaluate)
 
     def _evaluate(self, data: Any) -> Any:
         self._batch += 1

@@ -11,15 +11,24 @@ from memfit.planning.fingerprint import fingerprint
 from memfit.planning.plan import Plan
 from memfit.planning.refusal import DoesNotFit
 from memfit.training import private_apis
-from memfit.training.feeding import Feed, feed, mark_of
+from memfit.training.feeding import Feed, feed
 from memfit.training.supervisor.resuming import Passage
 from memfit.training.supervisor.supervision import Supervision, current
 
 _TIGHTER = 0.8  # of what the plan that ran out had predicted
 
 
-def keras_fit(model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None) -> keras.callbacks.History:
-    """Calls Keras's `fit` with all its arguments by name, and returns what it returns."""
+def keras_fit(
+    model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None, mark: int
+) -> keras.callbacks.History:
+    """Calls Keras's `fit` with all its arguments by name, and returns what it returns.
+
+    Args:
+        model: The model.
+        arguments: All arguments of Keras's `fit`.
+        plan: The plan that is followed; None where there is none.
+        mark: What the data is known by (`mark_of`); 0 where nothing is known.
+    """
     supervision = current()
     if supervision is None:
         return model.fit(**arguments)
@@ -35,7 +44,7 @@ def keras_fit(model: keras.Model, arguments: Mapping[str, Any], plan: Plan | Non
         data=fed["x"],
         feed=known,
         kept_open=fed["steps_per_epoch"] is not None,
-        mark=mark_of(arguments["x"], arguments["y"]),
+        mark=mark,
         add_progbar=fed["verbose"] != 0,
         verbose=fed["verbose"],
         epochs=fed["epochs"],

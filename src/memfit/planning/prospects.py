@@ -1,0 +1,161 @@
+"""What is known of a job while its plan is searched: recordings, segments, and the candidates they make."""
+
+import math
+from typing import Any
+
+from memfit.budgets.errors import InvalidInput
+from memfit.budgets.nvml import gpus
+from memfit.estimation.estimating import estimate
+from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
+from memfit.estimation.specs import mapped, spec_of
+from memfit.planning import host_inputs, micro_batches, mixed_precision
+from memfit.planning.candidates import Candidate, Figures, Way, best, candidates
+from memfit.planning.job import Job
+from memfit.planning.recorded_steps import AnyEstimate, RecordedSteps, Recorder
+from memfit.planning.rematerialisation import front
+from memfit.planning.rematerialisation_segments import Segments
+
+# The batch that is looked at first when the largest one is asked for.
+_REFERENCE_BATCH = 32
+# Keras's pipeline of arrays holds a copy of them and, measured at batches of 3 and 6 MiB, three to six batches.
+_BATCHES_WAITING = 5
+# Seen on two cores: four micro-batches cost 3% (MobileNetV2, batch 32). On a GPU nobody has measured it here.
+_FIXED_TIME = 0.01
+
+
+class Prospects:
+    """The candidates for a job, by what recordings have shown so far.
+
+    Attributes:
+        steps: The ways of computing a step that were recorded.
+        fronts: The choices of segments.
+        no_segments: Why nothing can be rematerialised; None where it can.
+    """
+
+    def __init__(self, job: Job, recorder: Recorder | None) -> None:
+        """Records the stock step.
+
+        Args:
+            job: What is planned for.
+            recorder: Records another way of computing the step; None to trust the predictions.
+        """
+        model = job.model
+        self.job, self._recorder = job, recorder
+        self._reference = _REFERENCE_BATCH if job.batch_size == "max" else job.batch_size
+        stock = estimate(model, self._reference, data=job.data, device=job.device)
+        self._inputs = _bytes(spec_of(model, job.data).batch(1))
+        gradients = 4 * sum(math.prod(weight.shape) for weight in model.trainable_variables)
+        self.steps = RecordedSteps(stock, gradients, self._inputs)
+        self._fixed_time = _fixed_time(stock)
+        self._on_gpu = job.device is not None or bool(gpus())
+        self._micro_fidelity, _ = micro_batches.fidelity(model)
+        self._can_micro_batch = micro_batches.why_not(model) is None
+        self._policy = mixed_precision.policy(job.device) if mixed_precision.why_not(model) is None else None
+        self.fronts: tuple[Segments, ...] = ()
+        self.no_segments: str | None = None
+
+    def find_segments(self) -> None:
+        """Looks for choices of segments; until then there are none."""
+        try:
+            self.no_segments = micro_batches.custom_step(self.job.model)
+            if self.no_segments is None:
+                self.fronts = front(self.job.model, self._reference, self._input_specs())
+        except InvalidInput as error:
+            self.no_segments = str(error)
+
+    def candidates(self, batch_size: int) -> list[Candidate]:
+        """Every candidate for a batch, the stock step first."""
+        sizes = list(micro_batches.sizes(batch_size)) if self._can_micro_batch else []
+        return list(
+            candidates(self.figures, batch_size, sizes, self._micro_fidelity, self.fronts, self._policy)
+        )
+
+    def best(
+        self, batch_size: int, *, memory: int | None = None, recorded_only: bool = False
+    ) -> Candidate | None:
+        """The best candidate for a batch that fits and is allowed; None for none.
+
+        Args:
+            batch_size: The batch.
+            memory: Bytes to fit into; None for the job's.
+            recorded_only: Whether to leave out what could be recorded and was not.
+        """
+        found = self.candidates(batch_size)
+        if recorded_only:
+            found = [candidate for candidate in found if not self.can_record(candidate.way)]
+        return best(found, self.job.memory if memory is None else memory, self.job.allow)
+
+    def can_record(self, way: Way) -> bool:
+        """Whether recording a way would tell more than is known.
+
+        A GPU's compiler takes minutes for a step in parts, and XLA on the CPU has them in another form.
+        """
+        if self._recorder is None or way in self.steps:
+            return False
+        return not way.in_parts or not (
+            self.job.model.jit_compile or isinstance(self.steps.stock.estimate, CompiledEstimate)
+        )
+
+    def record(self, way: Way, size: int) -> None:
+        """Records a way of computing the step, if that would tell more, for so many samples at once."""
+        if self._recorder is not None and self.can_record(way):
+            self.steps.add(way, self._recorder(way, size), size)
+
+    @property
+    def figures(self) -> Figures:
+        """What is known, as the candidates need it."""
+        return Figures(
+            need=self.steps.need,
+            activations=self.steps.activations,
+            inputs=self._inputs,
+            waiting=self.waiting,
+            fixed_time=self._fixed_time,
+            recomputed=self._recomputed,
+            host_inputs=host_inputs.why_not(self.job.model, self.job.data) is None,
+        )
+
+    def waiting(self, batch_size: int) -> int:
+        """What Keras's input pipeline holds in the device's memory: on a GPU next to nothing, in the arena much."""
+        if self._on_gpu:
+            return 0
+        return _bytes(self.job.data) + _BATCHES_WAITING * self._inputs * batch_size
+
+    def _recomputed(self, segments: Segments) -> float:
+        """The extra time of segments: by the kernels that the GPU's compiler made of them, where it was asked."""
+        found, stock = self.steps.of(Way(segments)), self.steps.stock.estimate
+        if not isinstance(found, CompiledEstimate) or not isinstance(stock, CompiledEstimate):
+            return segments.recomputed
+        return max(0.0, found.seconds / stock.sketch(found.batch_size).seconds - 1)
+
+    def _input_specs(self) -> Any:
+        """Tensor specs of the inputs; None where the model tells them itself."""
+        import tensorflow as tf
+
+        if getattr(self.job.model, "inputs", None):
+            return None
+        structure = spec_of(self.job.model, self.job.data).structure
+        x = structure[0] if isinstance(structure, tuple) else structure
+        return mapped(lambda leaf: tf.TensorSpec((self._reference, *leaf.shape), leaf.dtype), x)
+
+
+def _fixed_time(found: AnyEstimate) -> float:
+    """The part of a step's time that does not depend on the batch; two more compilations show it for a GPU."""
+    if not isinstance(found, CompiledEstimate):
+        return _FIXED_TIME
+    batch = found.batch_size
+    for size in {1, max(1, batch // 4)}:
+        found.curve.compiled(size)
+    quarter = max(1, batch // 4)
+    if quarter == batch:
+        return 0.0
+    slope = (found.seconds - found.curve.compiled(quarter).seconds) / (batch - quarter)
+    return max(0.0, 1 - slope * batch / found.seconds)
+
+
+def _bytes(batch: Any) -> int:
+    """Bytes of the arrays in a nested structure; a dataset has none of its own."""
+    if isinstance(batch, dict):
+        return sum(map(_bytes, batch.values()))
+    if isinstance(batch, tuple | list):
+        return sum(map(_bytes, batch))
+    return int(getattr(batch, "nbytes", 0))

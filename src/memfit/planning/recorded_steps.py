@@ -1,0 +1,136 @@
+"""What recordings have shown of a job's step, and what follows for the ways and sizes that were not recorded."""
+
+import math
+from collections.abc import Callable
+
+from memfit.estimation.estimate import Estimate
+from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
+from memfit.planning.candidates import Way, predicted_saving
+
+AnyEstimate = Estimate | CompiledEstimate
+# Estimates a step that is computed in some way, at a batch size, by recording it. A step in parts has two of them.
+Recorder = Callable[[Way, int], AnyEstimate]
+PARTS_RECORDED = 2
+
+
+class RecordedStep:
+    """The peak of one way to compute a step at any batch size, replayed at few of them.
+
+    Between two powers of two the peak is taken to lie on a line. It is the largest of several moments that each
+    grow with the batch, so the line is above it.
+    """
+
+    def __init__(self, estimate: AnyEstimate, size: int | None = None) -> None:
+        """Takes an estimate, and looks at what it needs beyond its peak.
+
+        Args:
+            estimate: From a recording of the step.
+            size: The batch to look at; None for the estimate's own.
+        """
+        self.estimate = estimate
+        self._known: dict[int, int] = {}
+        self.margin = 0.0
+        self.look_at(size or estimate.batch_size)
+
+    def look_at(self, size: int) -> None:
+        """Replays a batch size itself, and widens the margin to what is needed there."""
+        found = at(self.estimate, size)
+        self._known[size] = int(found.peak)
+        self.margin = max(self.margin, found.margin)
+
+    def peak(self, size: int) -> int:
+        """The predicted peak."""
+        if size in self._known:
+            return self._known[size]
+        low = 2 ** (size.bit_length() - 1)
+        below = self._replayed(low)
+        if low == size:
+            return below
+        return below + (self._replayed(2 * low) - below) * (size - low) // low
+
+    def need(self, size: int) -> int:
+        """The predicted peak with its margin."""
+        return math.ceil(self.peak(size) * (1 + self.margin))
+
+    def _replayed(self, size: int) -> int:
+        if size not in self._known:
+            self._known[size] = int(at(self.estimate, size).peak)
+        return self._known[size]
+
+
+class RecordedSteps:
+    """Every way of computing the job's step that was recorded, the stock step first."""
+
+    def __init__(self, stock: AnyEstimate, gradients: int, inputs: int) -> None:
+        """Begins with the stock step.
+
+        Args:
+            stock: The estimate of the stock step.
+            gradients: Bytes of one copy of the gradients.
+            inputs: Bytes of one sample.
+        """
+        self.stock = RecordedStep(stock)
+        self._gradients, self._inputs = gradients, inputs
+        self._ways: dict[Way, RecordedStep] = {Way(): self.stock}
+        self._activations: dict[int, int] = {}
+        self._realised = 1.0  # the part of a predicted saving that the last recording found to be real
+
+    def __contains__(self, way: Way) -> bool:
+        return way in self._ways
+
+    def add(self, way: Way, estimate: AnyEstimate, size: int) -> None:
+        """Takes a recording of a way to compute a step, made for so many samples at a time."""
+        without = self.need(Way(None, way.in_parts), size)
+        self._ways[way] = RecordedStep(estimate, self._batch(way, size))
+        if way.segments is not None:
+            real = without - self.need(way, size)
+            self._realised = max(0.0, real / max(predicted_saving(way.segments, size), 1))
+
+    def look_at(self, way: Way, size: int) -> None:
+        """Makes the figures of a recorded way exact for a number of samples at a time."""
+        self._ways[way].look_at(self._batch(way, size))
+
+    def of(self, way: Way) -> AnyEstimate | None:
+        """The estimate of a way; None where it was not recorded."""
+        found = self._ways.get(way)
+        return None if found is None else found.estimate
+
+    def need(self, way: Way, size: int) -> int:
+        """What a step takes with its margin, where `size` samples pass at once.
+
+        What was not recorded follows from what was: segments save what they predict, as far as that has shown to
+        be real, and parts want a copy of the gradients besides.
+        """
+        if way in self._ways:
+            return self._ways[way].need(self._batch(way, size)) - self._waiting(way, size)
+        if way.in_parts:
+            return self.need(Way(way.segments), size) + self._gradients
+        assert way.segments is not None
+        saved = int(self._realised * predicted_saving(way.segments, size))
+        return self.need(Way(), size) - saved
+
+    def activations(self, size: int) -> int:
+        """What of the stock step's peak are activations."""
+        if size not in self._activations:
+            self._activations[size] = int(at(self.stock.estimate, size).breakdown["activations"])
+        return self._activations[size]
+
+    def margin(self, way: Way, size: int) -> int:
+        """The part of `need` that is margin; of the nearest way that was recorded."""
+        if way in self._ways:
+            found = self._ways[way]
+            return found.need(self._batch(way, size)) - found.peak(self._batch(way, size))
+        return self.stock.need(size) - self.stock.peak(size)
+
+    def _batch(self, way: Way, size: int) -> int:
+        """The batch of a recorded step in which so many samples pass at once."""
+        return PARTS_RECORDED * size if way.in_parts else size
+
+    def _waiting(self, way: Way, size: int) -> int:
+        """The samples of a recorded batch that are not in the part being computed."""
+        return self._inputs * (self._batch(way, size) - size)
+
+
+def at(found: AnyEstimate, size: int) -> AnyEstimate:
+    """The estimate at a batch size; a compiled one is not compiled for each of the many sizes looked at."""
+    return found.sketch(size) if isinstance(found, CompiledEstimate) else found.at(size)

@@ -1,0 +1,96 @@
+"""What follows from recordings, with estimates that can be worked out by hand."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from memfit import Size
+from memfit.planning.candidates import Way
+from memfit.planning.largest_batch import LARGEST, largest_batch
+from memfit.planning.recorded_steps import RecordedStep, RecordedSteps
+from memfit.planning.rematerialisation_segments import Segments
+
+GRADIENTS, INPUTS = 40, 1
+
+
+@dataclass
+class Line:
+    """Stands in for an estimate: a fixed part, a part for each sample, and a margin."""
+
+    fixed: int
+    each: int
+    batch_size: int = 8
+    margin: float = 0.0
+    replayed: int = 0
+
+    def at(self, size: int) -> Any:
+        self.replayed += 1
+        return replace(self, batch_size=size)
+
+    @property
+    def peak(self) -> int:
+        return self.fixed + self.each * self.batch_size
+
+
+# Predicted to save 50 of 80 at a batch of 8.
+SEGMENTS = Segments(8, (), (), Size(80), Size(30), 0.2)
+
+
+def _steps() -> RecordedSteps:
+    return RecordedSteps(Line(100, 10), GRADIENTS, INPUTS)  # type: ignore[arg-type]
+
+
+def test_sizes_between_powers_of_two_are_not_replayed_but_taken_from_the_line_between_them() -> None:
+    line = Line(100, 10)
+    step = RecordedStep(line)  # type: ignore[arg-type]
+    assert [step.peak(size) for size in (8, 9, 12, 15, 16)] == [180, 190, 220, 250, 260]
+    assert line.replayed == 2  # 8 and 16
+
+
+def test_a_size_that_is_looked_at_gives_the_margin() -> None:
+    line = Line(100, 10)
+    step = RecordedStep(line)  # type: ignore[arg-type]
+    line.margin = 0.25
+    assert step.need(12) == 220
+    step.look_at(12)
+    assert step.need(12) == 275
+
+
+def test_what_was_not_recorded_follows_from_what_was() -> None:
+    steps = _steps()
+    assert steps.need(Way(), 16) == 260
+    assert steps.need(Way(SEGMENTS), 16) == 260 - 100
+    assert steps.need(Way(SEGMENTS, True), 16) == 260 - 100 + GRADIENTS
+
+
+@pytest.mark.parametrize(("each", "realised"), [(8, 0.32), (5, 0.8), (2, 1.28)])
+def test_other_segments_are_taken_to_save_the_part_that_a_recording_found_to_be_real(
+    each: int, realised: float
+) -> None:
+    """More than was predicted, too: the recording knows of temporaries, the prediction does not."""
+    steps = _steps()
+    steps.add(Way(SEGMENTS), Line(100, each), 8)  # type: ignore[arg-type]
+    assert steps.need(Way(SEGMENTS), 8) == 100 + 8 * each
+    other = replace(SEGMENTS, activation_bytes=Size(55))  # 25 at a batch of 8
+    assert steps.need(Way(other), 16) == 260 - int(realised * 50)
+
+
+def test_a_step_in_parts_is_recorded_with_two_of_them_of_which_one_waits() -> None:
+    steps = _steps()
+    steps.add(Way(None, True), Line(150, 6), 8)  # type: ignore[arg-type]
+    assert steps.need(Way(None, True), 8) == 150 + 6 * 16 - INPUTS * 8
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2, 3, 37, 1000, LARGEST, 10**6])
+def test_the_largest_batch_is_found_to_within_two_per_cent(bound: int) -> None:
+    asked: list[int] = []
+
+    def fits(size: int) -> bool:
+        asked.append(size)
+        return size <= bound
+
+    found = largest_batch(fits)
+    assert min(bound, LARGEST) * 63 / 64 - 1 <= found <= bound
+    assert len(asked) < 25
+    assert largest_batch(fits, at_most=5) == min(bound, 5)
