@@ -59,7 +59,7 @@ def test_whatever_is_taken_can_be_given_back_and_is_whole_again(requests):
     for chunk in held:
         allocator.release(chunk)
     assert allocator.in_use == 0
-    assert sum(size for size, _ in allocator._free) == allocator.reserved
+    assert sum(chunk[0] for chunk in allocator._at.values()) == allocator.reserved
 
 
 def _compared_with_tensorflow() -> tuple[int, int]:

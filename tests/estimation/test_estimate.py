@@ -122,6 +122,7 @@ def test_the_first_step_is_one_of_the_five():
         allocations=tuple(map(allocation, range(8))),
         before=0,
         random=frozenset(),
+        constants=(),
         order=tuple(code for index in range(8) for code in (index, -1 - index)),
         ends=tuple(range(0, 17, 2)),
         threads=(0,) * 16,

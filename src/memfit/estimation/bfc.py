@@ -6,17 +6,20 @@ it is at least twice the request or 128 MiB larger, neighbours merged when freed
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 _ROUNDING = 256
 _FIRST_REGION = 2 * 2**20
 # A free chunk that is less than twice the request is handed out whole, unless this much would be wasted.
 _LARGEST_WASTE = 128 * 2**20
-_LOWEST = -(2**62)
 
-# A chunk is a list, because a replay makes hundreds of thousands: size, address, chunk before, chunk after, free.
-_SIZE, _ADDRESS, _BEFORE, _AFTER, _FREE = range(5)
+# A chunk is a list, because a replay makes hundreds of thousands: size, address, chunk before, chunk after, whether
+# it is free, the number of the allocation it was last handed out for, and its key in the list of free chunks.
+SIZE, _ADDRESS, _BEFORE, _AFTER, FREE, OWNER, _KEY = range(7)
 Chunk = list[Any]
+# Free chunks are sorted by size, then by address, and one number that holds both is compared in no time.
+_ADDRESS_BITS = 48
 
 
 class OutOfMemory(Exception):
@@ -43,11 +46,11 @@ class BFC:
         self.in_use = 0
         self.peak = 0
         self.reserved = 0
-        self._region = min(_rounded(limit), _FIRST_REGION)
-        # Sorted by size, then by address: the bins of the original only speed up the same search.
-        self._free: list[tuple[int, int]] = []
+        self._region = min(rounded(limit), _FIRST_REGION)
+        # The bins of the original only speed up the same search.
+        self._free: list[int] = []
         self._at: dict[int, Chunk] = {}
-        self._next_address = 0
+        self._next_address = 2 ** (_ADDRESS_BITS - 1)
 
     def allocate(self, requested: int) -> Chunk:
         """Hands out a chunk for `requested` bytes.
@@ -55,57 +58,108 @@ class BFC:
         Raises:
             OutOfMemory: If no free chunk is large enough and the limit allows no region that would be.
         """
-        size = -(-requested // _ROUNDING) * _ROUNDING or _ROUNDING
-        free = self._free
-        position = bisect_left(free, (size, _LOWEST))
-        if position == len(free):
-            self._extend(size)
-            position = bisect_left(free, (size, _LOWEST))
-        found, address = free.pop(position)
-        chunk = self._at[address]
-        if found >= 2 * size or found - size >= _LARGEST_WASTE:
-            rest: Chunk = [found - size, address + size, chunk, chunk[_AFTER], True]
-            if rest[_AFTER] is not None:
-                rest[_AFTER][_BEFORE] = rest
-            chunk[_AFTER] = rest
-            chunk[_SIZE] = found = size
-            self._at[rest[_ADDRESS]] = rest
-            insort(free, (rest[_SIZE], rest[_ADDRESS]))
-        chunk[_FREE] = False
-        self.in_use += found
-        if self.in_use > self.peak:
-            self.peak = self.in_use
+        held: list[Chunk | None] = [None]
+        self.serve((0,), (rounded(requested),), held, {})
+        (chunk,) = held
+        assert chunk is not None
         return chunk
 
     def release(self, chunk: Chunk) -> None:
         """Takes a chunk back and merges it with free neighbours."""
-        self.in_use -= chunk[_SIZE]
-        after = chunk[_AFTER]
-        if after is not None and after[_FREE]:
-            self._unlist(after)
-            self._swallow(chunk, after)
-        before = chunk[_BEFORE]
-        if before is not None and before[_FREE]:
-            self._unlist(before)
-            self._swallow(before, chunk)
-            chunk = before
-        chunk[_FREE] = True
-        insort(self._free, (chunk[_SIZE], chunk[_ADDRESS]))
+        self.serve((-1,), (0,), [chunk], {})
 
-    def _unlist(self, chunk: Chunk) -> None:
-        del self._free[bisect_left(self._free, (chunk[_SIZE], chunk[_ADDRESS]))]
+    def serve(
+        self,
+        codes: Iterable[int],
+        sizes: Sequence[int],
+        held: list[Chunk | None],
+        kept: dict[int, list[Chunk]],
+    ) -> tuple[int, int]:
+        """Serves births (n) and deaths (-1 - n) in a row, all in one loop because there are ten thousands.
 
-    def _swallow(self, chunk: Chunk, after: Chunk) -> None:
-        chunk[_SIZE] += after[_SIZE]
-        chunk[_AFTER] = after[_AFTER]
-        if after[_AFTER] is not None:
-            after[_AFTER][_BEFORE] = chunk
-        del self._at[after[_ADDRESS]]
+        Args:
+            codes: Births and deaths.
+            sizes: Bytes that allocation n asks for, as `rounded`.
+            held: The chunk of allocation n, or None; changed.
+            kept: Chunks from before, by the bytes asked for; one of them is taken back where an allocation dies
+                that is not held. Changed.
 
-    def _extend(self, size: int) -> None:
+        Returns:
+            The largest `in_use` on the way, and how many codes came before it.
+
+        Raises:
+            OutOfMemory: As `allocate`; its argument says how many codes were served.
+        """
+        free, at = self._free, self._at
+        in_use = highest = self.in_use
+        where = 0
+        for position, code in enumerate(codes):
+            if code >= 0:
+                size = sizes[code]
+                place = bisect_left(free, size << _ADDRESS_BITS)
+                if place == len(free):
+                    self.in_use = in_use
+                    if not self._extend(size):
+                        raise OutOfMemory(position)
+                    place = bisect_left(free, size << _ADDRESS_BITS)
+                chunk = at.pop(free.pop(place))
+                found = chunk[SIZE]
+                if found >= 2 * size or found - size >= _LARGEST_WASTE:
+                    after = chunk[_AFTER]
+                    address, left = chunk[_ADDRESS] + size, found - size
+                    key = left << _ADDRESS_BITS | address
+                    at[key] = rest = [left, address, chunk, after, True, None, key]
+                    if after is not None:
+                        after[_BEFORE] = rest
+                    chunk[_AFTER] = rest
+                    chunk[SIZE] = found = size
+                    insort(free, key)
+                chunk[FREE] = False
+                chunk[OWNER] = code
+                held[code] = chunk
+                in_use += found
+                if in_use > highest:
+                    highest, where = in_use, position
+                continue
+            code = -1 - code
+            taken = held[code]
+            if taken is None:
+                others = kept.get(sizes[code])
+                if not others:
+                    continue
+                taken = others.pop()
+            held[code] = None
+            chunk = taken
+            in_use -= chunk[SIZE]
+            after = chunk[_AFTER]
+            if after is not None and after[FREE]:
+                key = after[_KEY]
+                del free[bisect_left(free, key)], at[key]
+                chunk[SIZE] += after[SIZE]
+                chunk[_AFTER] = after = after[_AFTER]
+                if after is not None:
+                    after[_BEFORE] = chunk
+            before = chunk[_BEFORE]
+            if before is not None and before[FREE]:
+                key = before[_KEY]
+                del free[bisect_left(free, key)], at[key]
+                before[SIZE] += chunk[SIZE]
+                before[_AFTER] = after = chunk[_AFTER]
+                if after is not None:
+                    after[_BEFORE] = before
+                chunk = before
+            chunk[FREE] = True
+            chunk[_KEY] = key = chunk[SIZE] << _ADDRESS_BITS | chunk[_ADDRESS]
+            at[key] = chunk
+            insort(free, key)
+        self.in_use = in_use
+        self.peak = max(self.peak, highest)
+        return highest, where
+
+    def _extend(self, size: int) -> bool:
         available = (self.limit - self.reserved) // _ROUNDING * _ROUNDING
         if size > available:
-            raise OutOfMemory
+            return False
         grown = False
         while size > self._region:
             self._region *= 2
@@ -115,10 +169,13 @@ class BFC:
             self._region *= 2
         # Linux maps new regions below the older ones; a gap keeps neighbours from merging across regions.
         self._next_address -= region + _ROUNDING
-        self._at[self._next_address] = [region, self._next_address, None, None, True]
-        insort(self._free, (region, self._next_address))
+        key = region << _ADDRESS_BITS | self._next_address
+        self._at[key] = [region, self._next_address, None, None, True, None, key]
+        insort(self._free, key)
         self.reserved += region
+        return True
 
 
-def _rounded(size: int) -> int:
-    return -(-size // _ROUNDING) * _ROUNDING
+def rounded(size: Any) -> Any:
+    """Returns what the allocator makes of a request, or of a NumPy array of them; not less than 256 bytes."""
+    return -(-(size + (size == 0)) // _ROUNDING) * _ROUNDING

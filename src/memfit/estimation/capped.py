@@ -1,84 +1,65 @@
 """Whether the recorded steps complete under a cap, where a thread that finds no room waits for the others."""
 
-from memfit.estimation.bfc import BFC, Chunk, OutOfMemory
-from memfit.estimation.replay import Script, prepared
+from memfit.estimation.bfc import OutOfMemory
+from memfit.estimation.replay import Replay, Script, runs
+
+# Each run is replayed for every cap that is tried.
+_RUNS = 4
 
 
 def completes(script: Script, batch: int, limit: int) -> bool:
-    """Whether every replayed step fits under a limit, with the allocator's regions, gaps and waiting.
+    """Whether some runs of the recorded steps fit under a limit, with the allocator's regions, gaps and waiting.
 
     TensorFlow's allocator does not fail at once: the thread sleeps until another one frees something. What the
     others do meanwhile is what they did while the op ran that wants the memory: that cannot depend on its result.
     """
-    sizes = script.sizes(batch)
+    return all(_completes(script, batch, limit, run) for run in runs(script)[:_RUNS])
+
+
+def _completes(script: Script, batch: int, limit: int, run: tuple[int, ...]) -> bool:
     try:
-        allocator, chunks = prepared(script, sizes, limit)
+        replay = Replay(script, batch, limit)
     except OutOfMemory:
         return False
-    order = script.order
-    windows = _windows(script)
-    done: set[int] = set()
-    for position in range(script.ends[0], len(order)):
-        if position in done:
-            continue
-        code = order[position]
-        if code < 0:
-            allocator.release(chunks.pop(-1 - code))
-            continue
-        try:
-            chunks[code] = allocator.allocate(sizes[code])
-        except OutOfMemory:
-            if not _after_waiting(script, sizes, allocator, chunks, done, position, windows[position]):
+    for number in run:
+        begin, end = script.ends[number], script.ends[number + 1]
+        positions = list(range(begin, end))
+        while positions:
+            try:
+                replay.serve([script.order[position] for position in positions])
+                break
+            except OutOfMemory as stop:
+                position, *positions = positions[stop.args[0] :]
+            done = _after_waiting(replay, position, positions)
+            if done is None:
                 return False
+            positions = [other for other in positions if other not in done]
+        replay.keep(script.steps[number][1])
     return True
 
 
-def _after_waiting(
-    script: Script,
-    sizes: list[int],
-    allocator: BFC,
-    chunks: dict[int, Chunk],
-    done: set[int],
-    position: int,
-    end: int,
-) -> bool:
-    """Lets the other threads go on until the request at `position` can be served; False if it never can."""
+def _after_waiting(replay: Replay, position: int, following: list[int]) -> set[int] | None:
+    """Lets the other threads go on until the request at `position` can be served.
+
+    Returns:
+        What they did meanwhile; None if it can never be served.
+    """
+    script = replay.script
     order, threads = script.order, script.threads
-    for other in range(position + 1, end):
-        if threads[other] == threads[position] or other in done:
+    done: set[int] = set()
+    for other in following:
+        if other >= script.windows[position]:
+            return None
+        if threads[other] == threads[position]:
             continue
         code = order[other]
-        if code >= 0:
-            try:
-                chunks[code] = allocator.allocate(sizes[code])
-            except OutOfMemory:
-                return False
+        try:
+            replay.serve((code,))
             done.add(other)
-        elif -1 - code in chunks:
-            allocator.release(chunks.pop(-1 - code))
-            done.add(other)
-            try:
-                chunks[order[position]] = allocator.allocate(sizes[order[position]])
-            except OutOfMemory:
-                continue
-            return True
-    return False
-
-
-def _windows(script: Script) -> list[int]:
-    """For every allocation the position at which its op is over: where its thread frees, or asks for another op."""
-    order, threads = script.order, script.threads
-    windows = [0] * len(order)
-    after: dict[int, int] = {}  # the next position of each thread
-    for position in range(len(order) - 1, -1, -1):
-        code, thread = order[position], threads[position]
-        if code >= 0:
-            following = after.get(thread, len(order))
-            same = (
-                following < len(order)
-                and order[following] >= 0
-                and script.allocations[order[following]].op == script.allocations[code].op
-            )
-            windows[position] = windows[following] if same else following
-        after[thread] = position
-    return windows
+            if code < 0:
+                replay.serve((order[position],))
+                return done
+        except OutOfMemory:
+            if code >= 0:
+                return None
+    return None

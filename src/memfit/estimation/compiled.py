@@ -1,6 +1,7 @@
 """What a step that XLA compiles asks for at a batch size that is never run: XLA's own buffer assignment says it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from memfit.estimation.private_apis import read_hlo
@@ -9,6 +10,59 @@ from memfit.estimation.trace import Event
 
 # XLA asks as the function it was made of, whose name TensorFlow begins like this.
 _COMPILED = "__inference_"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What XLA said of a step that was not run.
+
+    Attributes:
+        batch: The batch size it was compiled for.
+        events: The step's events there.
+        doubt: How far off, as a part of the whole, the same way was at the batch that was run; 0 where XLA answered
+            for the batch asked about.
+        failure: Why it did not answer for that, or "".
+    """
+
+    batch: int
+    events: tuple[Event, ...]
+    doubt: float = 0.0
+    failure: str = ""
+
+
+def compiled_for(
+    step: Callable[[Batch], Any], spec: Spec, recorded: tuple[Event, ...], batch: int, target: int | None
+) -> Compiled:
+    """Compiles a step for the batch size asked about, or, where that cannot be, for half of the recorded one.
+
+    The recorded batch and its half make a line. What that is worth is seen at the recorded batch itself, which the
+    line of its quarter and its half should meet.
+
+    Args:
+        step: The step, without XLA.
+        spec: Makes the batches.
+        recorded: The step's events at `batch`.
+        batch: The batch size that was recorded.
+        target: The batch size asked about; None where it is known not to compile in time.
+    """
+    failure = "in time"
+    if target is not None:
+        try:
+            return Compiled(target, events_at(step, spec, recorded, batch, target))
+        except Exception as error:  # whatever XLA finds wrong with a size it never saw
+            failure = f"({type(error).__name__})"
+    half, quarter = max(1, batch // 2), max(1, batch // 4)
+    events = events_at(step, spec, recorded, batch, half)
+    true, middle = _asked(recorded), _asked(events)
+    doubt = 0.0
+    if quarter < half:
+        slope = (middle - _asked(events_at(step, spec, recorded, batch, quarter))) / (half - quarter)
+        doubt = abs(middle + slope * (batch - half) - true) / true
+    return Compiled(half, events, doubt, failure)
+
+
+def _asked(events: tuple[Event, ...]) -> int:
+    return sum(event.requested for event in events if not event.freed)
 
 
 def events_at(

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,12 @@ from memfit.budgets.size import Size
 from memfit.estimation.capped import completes
 from memfit.estimation.gpus import GPU
 from memfit.estimation.naming import KINDS
-from memfit.estimation.replay import Allocation, Moment, Script, moment, peaks
+from memfit.estimation.replay import Allocation, Moment, Peak, Script, moment, peaks
 from memfit.tables import table
 
 _MIB = 2**20
 # What a prediction may be off: the orders that were recorded are not all there are.
 _PREDICTION_ERROR = 0.05
-# Of how many steps the peak is the largest to expect; a longer training sees more orders, see `spread`.
-_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -47,6 +44,8 @@ class Estimate:
         weights: Bytes of the model's own variables.
         recorded: The batch sizes that were recorded.
         seconds: Time of a step at the largest recorded batch, by layer and pass.
+        doubt: What the prediction may be off by beyond the usual, as a part of the peak, where XLA had to be asked
+            about a smaller batch.
         device: The GPU that is asked about, or None for this machine's arena.
         others: Gives the estimate of another phase.
     """
@@ -58,44 +57,50 @@ class Estimate:
     weights: Size
     recorded: tuple[int, ...]
     seconds: Mapping[tuple[str, str], float] = field(compare=False, default_factory=dict)
+    doubt: float = 0.0
     device: GPU | None = None
     others: Callable[[str], "Estimate"] | None = field(default=None, compare=False)
 
     @cached_property
-    def peak_positions(self) -> list[tuple[int, int]]:
-        """Bytes and position in the script's order of the peak of each replayed step."""
+    def replayed(self) -> list[list[Peak]]:
+        """The peaks of the steps of each replayed run of five."""
         return peaks(self.script, self.batch_size)
 
     @cached_property
-    def peak_step(self) -> int:
-        """The replayed step that stands for the estimate: its peak is the largest to expect in five steps.
+    def at_peak(self) -> Peak:
+        """The replayed step that stands for the estimate: as many runs peak lower as higher.
 
-        One of the five is the first, in which the optimizer's slots leave the buffer they share.
+        One step of a run is the first, in which the optimizer's slots leave the buffer they share.
         """
-        first, *others = (size for size, _ in self.peak_positions)
-        count = min(_STEPS - 1, len(others))
-        ranks = enumerate(sorted(others))
-        expected = sum(max(first, size) * comb(rank, count - 1) for rank, size in ranks) / comb(
-            len(others), count
-        )
-        return min(range(1 + len(others)), key=lambda step: abs(self.peak_positions[step][0] - expected))
+        first = [run[0] for run in self.replayed]
+        later = [peak for run in self.replayed for peak in run[1:]] or first
+        count = len(self.replayed[0]) - 1
+        for peak in sorted({*first, *later}):
+            lower = _part(first, peak.bytes) * _part(later, peak.bytes) ** count
+            if lower >= 1 / 2:
+                break
+        return peak
 
     @property
     def peak(self) -> Size:
         """The largest peak to expect in five steps: what TensorFlow would report as peak bytes in use."""
-        return Size(self.peak_positions[self.peak_step][0])
+        return Size(self.at_peak.bytes)
 
     @property
     def spread(self) -> tuple[Size, Size]:
         """The lowest and the highest peak of a step: threads run ops in another order in every step."""
-        steady = [size for size, _ in self.peak_positions[1:]]
-        return Size(min(steady)), Size(max(steady))
+        later = [peak.bytes for run in self.replayed for peak in run[1:] or run]
+        return Size(min(later)), Size(max(later))
 
     @cached_property
     def needed(self) -> Size:
         """The memory to run it in: the peak, and what another order of ops and the allocator's gaps may add."""
-        needed = max(self._smallest_cap(), int((1 + _PREDICTION_ERROR) * self.peak))
+        needed = max(self._smallest_cap(), int((1 + self._error) * self.peak))
         return Size(-(-needed // _MIB) * _MIB + self._guessed)
+
+    @property
+    def _error(self) -> float:
+        return _PREDICTION_ERROR + self.doubt
 
     def _smallest_cap(self) -> int:
         """The smallest limit under which all replayed steps complete."""
@@ -122,7 +127,7 @@ class Estimate:
 
     @cached_property
     def _at_peak(self) -> Moment:
-        return moment(self.script, self.batch_size, self.peak_positions[self.peak_step][1])
+        return moment(self.script, self.batch_size, self.at_peak)
 
     @cached_property
     def breakdown(self) -> Mapping[str, Size]:
@@ -171,7 +176,7 @@ class Estimate:
     def fits(self, memory: int | str) -> bool:
         """Whether the phase fits into `memory`, with the margin it needs."""
         available = Size(memory) - self._guessed
-        enough = available >= (1 + _PREDICTION_ERROR) * self.peak
+        enough = available >= (1 + self._error) * self.peak
         return enough and completes(self.script, self.batch_size, available)
 
     def max_batch(self, memory: int | str) -> int:
@@ -248,3 +253,8 @@ class Estimate:
                 -3, f"of that, {Size(self._guessed)} is a guess for {self.device.name}'s kernel workspace"
             )
         return "\n".join(lines)
+
+
+def _part(peaks: list[Peak], size: int) -> float:
+    """The part of the peaks that are not above a size."""
+    return sum(peak.bytes <= size for peak in peaks) / len(peaks)

@@ -1,10 +1,11 @@
 """Predicting the peak memory of a training before it runs."""
 
+from contextlib import suppress
 from functools import partial
 from typing import Any, overload
 
 from memfit.budgets.arena import arena_environment
-from memfit.budgets.errors import InvalidInput
+from memfit.budgets.errors import InvalidInput, ProcessDied
 from memfit.budgets.host import host_memory
 from memfit.budgets.isolation import run_isolated
 from memfit.budgets.size import Size
@@ -22,6 +23,8 @@ from memfit.estimation.specs import spec_of
 # A quarter of the batch asked about shows what depends on it, and the order in which ops of that size run; what a
 # step of it would take too long for is left out while recording.
 _LARGEST_RECORDED = 64
+# XLA takes 20 s for a network of a hundred layers on two cores, and has two batch sizes to compile it for.
+_COMPILE_SECONDS = 120.0
 
 
 @overload
@@ -96,7 +99,7 @@ def estimate(
     largest = largest_recorded(batch_size)
 
     def phase_estimate(phase: str, others: Any) -> Estimate:
-        recording = _recorded(payload, largest, batch_size, phase)
+        recording = _recorded(payload, largest, batch_size, phase, jit=bool(model.jit_compile))
         return Estimate(
             batch_size=batch_size,
             phase=phase,
@@ -104,6 +107,7 @@ def estimate(
             script=script_of(recording, optimizer),
             weights=Size(sum(v.bytes for v in recording.variables if v.kind == "weights")),
             recorded=recording.batches,
+            doubt=max((step.doubt * batch_size / step.batch for step in recording.compiled), default=0.0),
             seconds=_seconds(recording, optimizer),
             device=card,
             others=others,
@@ -130,11 +134,17 @@ class _Once:
         return self._known[phase]
 
 
-def _recorded(payload: bytes, largest: int, target: int, phase: str) -> Recording:
+def _recorded(payload: bytes, largest: int, target: int, phase: str, *, jit: bool) -> Recording:
     # Generous, but never more than the host has: the arena's cap is only an upper bound.
     environment = arena_environment(max(2**30, int(host_memory().free)))
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    return run_isolated(record, (payload, largest, target, phase), environment=environment)
+    if jit:
+        # XLA may take minutes, or all of the memory, for a batch it never ran; a smaller one is a way out.
+        with suppress(TimeoutError, ProcessDied):
+            task = (payload, largest, target, phase)
+            return run_isolated(record, task, environment=environment, timeout=_COMPILE_SECONDS)
+    task_without = (payload, largest, None if jit else target, phase)
+    return run_isolated(record, task_without, environment=environment)
 
 
 def _seconds(recording: Recording, optimizer: str) -> dict[tuple[str, str], float]:
@@ -148,7 +158,11 @@ def _seconds(recording: Recording, optimizer: str) -> dict[tuple[str, str], floa
 
 def _source(recording: Recording) -> str:
     sizes = ", ".join(map(str, recording.batches))
-    compiled = "".join(f", compiled by XLA for batch {step.batch}" for step in recording.compiled)
+    compiled = "".join(
+        f", compiled by XLA for batch {step.batch}"
+        + (f" because the batch asked about did not compile {step.failure}" if step.failure else "")
+        for step in recording.compiled
+    )
     return (
         f"recorded on this CPU at batch {sizes}{compiled}, replayed through a model of TensorFlow's allocator"
     )

@@ -2,13 +2,14 @@
 
 import atexit
 import contextlib
+import gc
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from memfit.estimation.compiled import events_at
+from memfit.estimation.compiled import Compiled, compiled_for
 from memfit.estimation.private_apis import know_own_variables
 from memfit.estimation.sending import unpacked
 from memfit.estimation.specs import Batch, Spec, mapped, outputs_of
@@ -23,6 +24,10 @@ _STEPS = range(5, 31)
 # Seconds for them: what tracing leaves of the 15 that an estimate may take, some of which TensorFlow's start takes.
 _SECONDS = (1.5, 4.0)
 _SECONDS_BEFORE = 8.0
+# A step that is traced in less is traced for each batch size.
+_SECONDS_PER_TRACE = 1.2
+# What TensorFlow names a constant it has computed ahead.
+_FOLDED = "__cf__"
 _LOOPS = frozenset({"While", "StatelessWhile"})
 
 
@@ -51,10 +56,11 @@ class Recording:
     Attributes:
         phase: "train", "validate" or "predict".
         variables: What is there before the first step.
+        folded: For each batch size whose step was traced for it, what TensorFlow computed ahead and keeps.
         start: Events of making the optimizer's state.
         smaller: A step of each smaller batch, which only gives sizes.
         steps: Steps in a row at the largest batch, whose orders are replayed.
-        compiled: A step at the batch size asked about as XLA would have it, which was compiled and not run.
+        compiled: A step as XLA would have it at the batch size asked about, which was compiled and not run.
         layers: Names of the model's layers, nested ones included.
         shapes: Shapes of the trainable variables, as text: a gradient has one of them.
         seconds: Time per op name in a step of the largest batch.
@@ -62,10 +68,11 @@ class Recording:
 
     phase: str
     variables: tuple[Variable, ...]
+    folded: tuple[Step, ...]
     start: tuple[Event, ...]
     smaller: tuple[Step, ...]
     steps: tuple[Step, ...]
-    compiled: tuple[Step, ...]
+    compiled: tuple[Compiled, ...]
     layers: tuple[str, ...]
     shapes: frozenset[str]
     seconds: dict[str, float]
@@ -76,17 +83,18 @@ class Recording:
         return (*(step.batch for step in self.smaller), self.steps[0].batch)
 
 
-def record(payload: bytes, largest: int, target: int, phase: str) -> Recording:
+def record(payload: bytes, largest: int, target: int | None, phase: str) -> Recording:
     """Records a phase of the packed (model, spec, prepare); runs in the isolated process.
 
     Args:
         payload: What `packed` made.
         largest: The largest batch size to record.
-        target: The batch size asked about, which XLA compiles for.
+        target: The batch size asked about, which XLA compiles for; None where that takes too long.
         phase: One of PHASES.
     """
     # Python would take a graph of ten thousands of ops apart object by object, with somebody waiting for the end.
     atexit.register(os._exit, 0)
+    gc.disable()  # it would look through the same ten thousands of objects again and again, a second in all
     begin = time.monotonic()
     model, (spec, prepare) = unpacked(payload)
     know_own_variables(model.optimizer)
@@ -100,12 +108,16 @@ def record(payload: bytes, largest: int, target: int, phase: str) -> Recording:
         model.optimizer.build(model.trainable_variables)
     step, anew = _step(model, spec, phase)
     if anew:
-        # Two show a line. What XLA asks for at the batch in question it says itself.
-        batches = batches[-1:] if model.jit_compile else batches[-2:]
-    for batch in batches if anew else batches[:1]:
-        step(_batch(spec, batch))  # TensorFlow optimises, and XLA compiles, in the first call
-    seconds = min(max(_SECONDS_BEFORE - (time.monotonic() - begin), _SECONDS[0]), _SECONDS[1])
+        # Three show a line and whether it is one. What XLA asks for at the batch in question it says itself.
+        batches = batches[-1:] if model.jit_compile else batches[-anew:]
+    known = batches if anew and not model.jit_compile else ()
+    if not known:
+        step(_batch(spec, batches[0]))  # TensorFlow optimises, and XLA compiles, in the first call
     with traced() as trace:
+        for batch in known:
+            step(_batch(spec, batch))
+            mark()
+        seconds = min(max(_SECONDS_BEFORE - (time.monotonic() - begin), _SECONDS[0]), _SECONDS[1])
         smaller = _smaller(step, spec, batches, seconds)
         if fresh:
             _share_slots(model.optimizer)
@@ -114,21 +126,34 @@ def record(payload: bytes, largest: int, target: int, phase: str) -> Recording:
         count = _in_a_row(step, _batch(spec, largest), seconds)
     steps = tuple(Step(largest, events) for events in trace.steps[-count:])
     compiled = (
-        (Step(target, events_at(_body(model, phase), spec, steps[-1].events, largest, target)),)
+        (compiled_for(_body(model, phase), spec, steps[-1].events, largest, target),)
         if model.jit_compile
         else ()
     )
+    first_calls, later = trace.steps[: len(known)], trace.steps[len(known) :]
     return Recording(
         phase=phase,
         variables=variables,
-        start=trace.steps[len(smaller)],
-        smaller=tuple(Step(batch, events) for batch, events in zip(smaller, trace.steps, strict=False)),
+        folded=tuple(Step(batch, _folded(events)) for batch, events in zip(known, first_calls, strict=True)),
+        start=later[len(smaller)],
+        smaller=tuple(Step(batch, events) for batch, events in zip(smaller, later, strict=False)),
         steps=steps,
         compiled=compiled,
         layers=tuple(layer.name for layer in _layers(model)),
         shapes=frozenset(_shape_text(v.shape) for v in model.trainable_variables),
         seconds=_mean(trace.seconds[-count:]),
     )
+
+
+def _folded(events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Returns the constants among the events of a step's first call that stay when it has ended."""
+    alive: dict[int, Event] = {}
+    for event in events:
+        if event.freed:
+            alive.pop(event.address, None)
+        else:
+            alive[event.address] = event
+    return tuple(event for event in alive.values() if _FOLDED in event.op)
 
 
 def ladder(largest: int) -> tuple[int, ...]:
@@ -218,21 +243,28 @@ def _body(model: Any, phase: str) -> Callable[[Batch], Any]:
     return bodies[phase]
 
 
-def _step(model: Any, spec: Spec, phase: str) -> tuple[Callable[[Batch], Any], bool]:
-    """Returns Keras's step as a function of a batch, and whether it is traced anew for every batch size."""
+def _step(model: Any, spec: Spec, phase: str) -> tuple[Callable[[Batch], Any], int]:
+    """Returns Keras's step as a function of a batch, and for how many batch sizes it may be traced anew.
+
+    TensorFlow makes other ops of a step whose batch size it knows, as it does in `train_on_batch`, and runs them in
+    another order. So a step is traced for each batch size where that is quick; with 0, one trace does for all.
+    """
     import tensorflow as tf
 
     body = _body(model, phase)
     plain = tf.autograph.experimental.do_not_convert(lambda data: body(data))  # as Keras has it
     if model.jit_compile:
-        return tf.function(plain, reduce_retracing=True, jit_compile=True), True
+        return tf.function(plain, reduce_retracing=True, jit_compile=True), 1
     function = tf.function(plain, reduce_retracing=True)
+    begin = time.monotonic()
     traced_once = function.get_concrete_function(spec.any_batch())
+    seconds = time.monotonic() - begin
+    if seconds < _SECONDS_PER_TRACE:
+        return tf.function(plain, reduce_retracing=False), 3
     if not any(op.type in _LOOPS for op in traced_once.graph.get_operations()):
-        return function, False
-    # A loop over time keeps more where it does not know the batch (72 instead of 66 MiB for a bidirectional LSTM),
-    # so it is traced for each batch as train_on_batch does; such steps are small.
-    return tf.function(plain, reduce_retracing=False), True
+        return function, 0
+    # A loop over time keeps more where it does not know the batch: 72 instead of 66 MiB for a bidirectional LSTM.
+    return tf.function(plain, reduce_retracing=False), 2
 
 
 def _share_slots(optimizer: Any) -> None:

@@ -4,6 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
+from memfit.estimation.compiled import Compiled
 from memfit.estimation.recording import Step
 from memfit.estimation.trace import Event
 
@@ -25,7 +26,7 @@ def askers(step: Iterable[Event]) -> Iterator[tuple[Event, Asker]]:
             seen[who] += 1
 
 
-def sizes_by_asker(steps: Iterable[Step], fixed: frozenset[str]) -> dict[Asker, Bytes]:
+def sizes_by_asker(steps: Iterable[Step | Compiled], fixed: frozenset[str]) -> dict[Asker, Bytes]:
     """Returns the bytes of every asker as a function of the batch; tensors of a `fixed` shape are weights' own."""
     seen: dict[Asker, dict[int, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
     shapes: dict[Asker, str] = {}
