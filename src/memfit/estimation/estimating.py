@@ -1,6 +1,7 @@
 """Predicting the peak memory of a training before it runs."""
 
 from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 from typing import Any, overload
 
@@ -29,13 +30,25 @@ _COMPILE_SECONDS = 120.0
 
 @overload
 def estimate(
-    model: Any, batch_size: int, *, data: Any = None, device: None = None, prepare: Prepare | None = None
+    model: Any,
+    batch_size: int,
+    *,
+    data: Any = None,
+    device: None = None,
+    prepare: Prepare | None = None,
+    when_copied: Callable[[], Any] | None = None,
 ) -> Estimate: ...
 
 
 @overload
 def estimate(
-    model: Any, batch_size: int, *, data: Any = None, device: str | None, prepare: Prepare | None = None
+    model: Any,
+    batch_size: int,
+    *,
+    data: Any = None,
+    device: str | None,
+    prepare: Prepare | None = None,
+    when_copied: Callable[[], Any] | None = None,
 ) -> Estimate | CompiledEstimate: ...
 
 
@@ -46,6 +59,7 @@ def estimate(
     data: Any = None,
     device: str | None = None,
     prepare: Prepare | None = None,
+    when_copied: Callable[[], Any] | None = None,
 ) -> Estimate | CompiledEstimate:
     """Predicts the peak memory of training a model, from a few small steps in another process.
 
@@ -62,6 +76,7 @@ def estimate(
             compiler is asked instead of a recording; `source` says which it was, and why.
         prepare: Applied to the copied model before it is recorded, for steps that are not Keras's own. It must be
             picklable, and may replace the model's `train_step`.
+        when_copied: Called once the model is copied, from when on another thread may use it.
 
     Returns:
         The estimate; other batch sizes come from the same recording with `at`.
@@ -89,6 +104,8 @@ def estimate(
             remedy="Call model.compile(...) first",
         )
     payload = packed(model, spec_of(model, data), prepare)
+    if when_copied is not None:
+        when_copied()
     optimizer = getattr(model.optimizer, "name", "")
     not_compiled = ""
     if card is not None:

@@ -1,6 +1,8 @@
 """What is known of a job while its plan is searched: recordings, segments, and the candidates they make."""
 
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from memfit.budgets.errors import InvalidInput
@@ -10,6 +12,7 @@ from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
 from memfit.estimation.specs import mapped, spec_of
 from memfit.planning import host_inputs, micro_batches, mixed_precision
 from memfit.planning.candidates import Candidate, Figures, Way, best, candidates
+from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.recorded_steps import AnyEstimate, RecordedSteps, Recorder
 from memfit.planning.rematerialisation import front
@@ -42,7 +45,10 @@ class Prospects:
         model = job.model
         self.job, self._recorder = job, recorder
         self._reference = _REFERENCE_BATCH if job.batch_size == "max" else job.batch_size
-        stock = estimate(model, self._reference, data=job.data, device=job.device)
+        self.fronts: tuple[Segments, ...] = ()
+        self.no_segments: str | None = None
+        self._looked = False
+        stock = self._recorded_stock()
         self._inputs = _bytes(spec_of(model, job.data).batch(1))
         gradients = 4 * sum(math.prod(weight.shape) for weight in model.trainable_variables)
         self.steps = RecordedSteps(stock, gradients, self._inputs)
@@ -51,11 +57,31 @@ class Prospects:
         self._micro_fidelity, _ = micro_batches.fidelity(model)
         self._can_micro_batch = micro_batches.why_not(model) is None
         self._policy = mixed_precision.policy(job.device) if mixed_precision.why_not(model) is None else None
-        self.fronts: tuple[Segments, ...] = ()
-        self.no_segments: str | None = None
+
+    def _recorded_stock(self) -> AnyEstimate:
+        """Records the stock step in another process, and looks at the graph of the step in this one meanwhile."""
+        model, copied = self.job.model, threading.Event()
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            recording = pool.submit(
+                estimate,
+                model,
+                self._reference,
+                data=self.job.data,
+                device=self.job.device,
+                when_copied=copied.set,
+            )
+            recording.add_done_callback(lambda _: copied.set())
+            copied.wait()
+            # A GPU's compiler is asked by this process; and whoever is not built is not to be built for nothing.
+            if self.job.device is None and model.built and not recording.done():
+                self.find_segments()
+            return recording.result()
 
     def find_segments(self) -> None:
-        """Looks for choices of segments; until then there are none."""
+        """Looks for choices of segments, once; until then there are none."""
+        if self._looked:
+            return
+        self._looked = True
         try:
             self.no_segments = micro_batches.custom_step(self.job.model)
             if self.no_segments is None:
@@ -63,12 +89,12 @@ class Prospects:
         except InvalidInput as error:
             self.no_segments = str(error)
 
-    def candidates(self, batch_size: int) -> list[Candidate]:
-        """Every candidate for a batch, the stock step first."""
-        sizes = list(micro_batches.sizes(batch_size)) if self._can_micro_batch else []
-        return list(
-            candidates(self.figures, batch_size, sizes, self._micro_fidelity, self.fronts, self._policy)
-        )
+    def candidates(self, batch_size: int, allow: Fidelity = Fidelity.MODEL) -> list[Candidate]:
+        """Every candidate for a batch that is allowed, the stock step first."""
+        cut = self._can_micro_batch and self._micro_fidelity <= allow
+        sizes = list(micro_batches.sizes(batch_size)) if cut else []
+        policy = self._policy if allow >= mixed_precision.FIDELITY else None
+        return list(candidates(self.figures, batch_size, sizes, self._micro_fidelity, self.fronts, policy))
 
     def best(
         self, batch_size: int, *, memory: int | None = None, recorded_only: bool = False
@@ -80,7 +106,7 @@ class Prospects:
             memory: Bytes to fit into; None for the job's.
             recorded_only: Whether to leave out what could be recorded and was not.
         """
-        found = self.candidates(batch_size)
+        found = self.candidates(batch_size, self.job.allow)
         if recorded_only:
             found = [candidate for candidate in found if not self.can_record(candidate.way)]
         return best(found, self.job.memory if memory is None else memory, self.job.allow)

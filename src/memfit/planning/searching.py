@@ -76,7 +76,7 @@ def search(
 def _searched(job: Job, recorder: Recorder | None) -> Plan:
     prospects = Prospects(job, recorder)
     if job.batch_size != "max":
-        stock = prospects.candidates(job.batch_size)[0]
+        stock = prospects.candidates(job.batch_size, Fidelity.EXACT)[0]
         if stock.peak <= job.memory:
             return made(prospects, job.batch_size, stock)
     prospects.find_segments()
@@ -123,8 +123,7 @@ def _least(prospects: Prospects) -> tuple[Way, int]:
     """The allowed way that takes least, and the samples that then pass at once."""
     job = prospects.job
     batch_size = 1 if job.batch_size == "max" else job.batch_size
-    found = [candidate for candidate in prospects.candidates(batch_size) if candidate.fidelity <= job.allow]
-    least = min(found, key=lambda candidate: candidate.peak)
+    least = min(prospects.candidates(batch_size, job.allow), key=lambda candidate: candidate.peak)
     return least.way, least.micro_batch or batch_size
 
 
