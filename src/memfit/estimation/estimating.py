@@ -1,7 +1,7 @@
 """Predicting the peak memory of a training before it runs."""
 
-from contextlib import suppress
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, overload
 
