@@ -1,16 +1,18 @@
 """What XLA's GPU compiler says about six trainings on three GPUs: stock, memfit's exact steps, the largest batches.
 
-python benchmarks/gpu_compiler/run.py [--only TABLE] [--target GPU] [NAME ...]
+python benchmarks/gpu_compiler/run.py [--only TABLE] [--target GPU] [--again] [NAME ...]
 
-Everything comes from the compiler; nothing runs on a GPU. Rows are written as they come, and what was compiled
-before comes from memfit's cache on disk, so that a run that was ended can be started again.
+Everything comes from the compiler; nothing runs on a GPU. Rows are written as they come, and a run goes on with the
+rows that are not in the result file yet; --again makes those of the named cases anew. What was compiled before
+comes from memfit's cache on disk.
 """
 
 import argparse
 import json
 import sys
 import time
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,7 @@ class Training:
         self.lowered: dict[tuple[Lever, int], Lowered] = {}
         self.version = compiler_version()
 
+    @cache  # noqa: B019 - a training lives as long as the benchmark
     def prepare(self, lever: Lever) -> Any:
         """What puts a lever into a copied model."""
         from memfit.planning.rematerialisation import choose, front
@@ -97,51 +100,55 @@ class Training:
         return CompiledEstimate(batch, "train", self.version, card, parts, Curve(compile_at, specs))
 
 
-def step_rows(training: Training, target: str) -> list[dict[str, Any]]:
-    """Stock and the two exact steps at the user's batch."""
-    case, rows = training.case, []
-    levers: dict[str, Lever] = {"stock": None, "1/2": 0.5, "1/4": 0.25}
-    if case.micro_batches:
-        levers |= {"1/2": case.batch // 2, "1/4": case.batch // 4}
-    for name, lever in levers.items():
-        begin = time.perf_counter()
-        est = training.estimate(lever, case.batch, target)
-        figures = est.figures
-        rows.append(
-            {
-                "model": case.name,
-                "target": target,
-                "batch": case.batch,
-                "step": name,
-                "lever": "" if lever is None else "micro-batches" if case.micro_batches else "segments",
-                "arguments": int(figures.arguments),
-                "temporaries": int(figures.temporaries),
-                "needed": int(est.needed),
-                "roofline_ms": 1000 * est.seconds,
-                "wall_seconds": time.perf_counter() - begin,
-            }
-        )
-        print(_row(rows[-1]), flush=True)
-    return rows
+def step_row(training: Training, target: str, step: str) -> dict[str, Any]:
+    """Stock or an exact step at the user's batch."""
+    case = training.case
+    part = {"1/2": 2, "1/4": 4}.get(step)
+    lever: Lever = None if part is None else case.batch // part if case.micro_batches else 1 / part
+    begin = time.perf_counter()
+    est = training.estimate(lever, case.batch, target)
+    figures = est.figures
+    return {
+        "model": case.name,
+        "target": target,
+        "batch": case.batch,
+        "step": step,
+        "lever": "" if lever is None else "micro-batches" if case.micro_batches else "segments",
+        "arguments": int(figures.arguments),
+        "temporaries": int(figures.temporaries),
+        "needed": int(est.needed),
+        "roofline_ms": 1000 * est.seconds,
+        "wall_seconds": time.perf_counter() - begin,
+    }
 
 
 def largest_row(training: Training, target: str) -> dict[str, Any]:
-    """The largest batch that fits a GPU, stock and with an exact lever."""
+    """The largest batch that fits a GPU, stock and with an exact lever: each is compiled."""
     case, memory = training.case, gpu(target).usable
-    stock = training.estimate(None, case.batch, target)
-    largest = stock.max_batch(memory)
-    row = {"model": case.name, "target": target, "stock": largest, "compiled": sorted(stock.curve.known)}
+    stock = largest(lambda batch: training.estimate(None, batch, target), memory, case.batch)
+    row = {"model": case.name, "target": target, "stock": stock}
     if case.micro_batches:
         # Any batch fits in micro-batches but for its own bytes, so one is checked, not the largest looked for.
-        parts = training.estimate(max(1, largest // 2), 4 * largest, target)
-        row |= {"memfit": 4 * largest if parts.fits(memory) else 0, "lever": "micro-batches, at least"}
+        parts = training.estimate(stock // 2, 4 * stock, target)
+        row |= {"memfit": 4 * stock if parts.fits(memory) else 0, "lever": "micro-batches, at least"}
     else:
-        deepest = training.estimate(0.0, case.batch, target)
-        row |= {"memfit": deepest.max_batch(memory), "lever": "segments"}
-        row["compiled_memfit"] = sorted(deepest.curve.known)
-    row["times"] = row["memfit"] / max(largest, 1)
-    print(row, flush=True)
-    return row
+        batch = largest(lambda batch: training.estimate(0.0, batch, target), memory, case.batch)
+        row |= {"memfit": batch, "lever": "segments"}
+    return {**row, "times": row["memfit"] / max(stock, 1)}
+
+
+def largest(estimate_at: Callable[[int], CompiledEstimate], memory: int, batch: int) -> int:
+    """The largest batch that fits: what a batch takes says which to compile next, four at most."""
+    found = 0
+    for _ in range(4):
+        est = estimate_at(batch)
+        if est.needed <= memory:
+            found = max(found, batch)
+            if est.needed > 0.98 * memory:
+                break
+        fixed = est.parts.weights + est.parts.optimizer
+        batch = int(batch * (0.995 * memory - fixed) / (est.needed - fixed))
+    return found
 
 
 def recorded_row(training: Training) -> dict[str, Any]:
@@ -150,9 +157,7 @@ def recorded_row(training: Training) -> dict[str, Any]:
     recorded = int(estimate(training.model, case.batch).peak)
     peaks = {target: int(training.estimate(None, case.batch, target).peak) for target in TARGETS}
     errors = {target: recorded / peak - 1 for target, peak in peaks.items()}
-    row = {"model": case.name, "target": "", "recorded": recorded, "compiled": peaks, "errors": errors}
-    print(row, flush=True)
-    return row
+    return {"model": case.name, "target": "", "recorded": recorded, "compiled": peaks, "errors": errors}
 
 
 def _row(row: dict[str, Any]) -> list[str]:
@@ -176,12 +181,17 @@ def kept() -> dict[str, Any]:
     return {**empty, **json.loads(file.read_text())["figures"]} if file.is_file() else empty
 
 
-def merge(kind: str, rows: list[dict[str, Any]]) -> None:
-    """Puts rows in the place of earlier ones of the same model and target, and writes all."""
+def place(row: dict[str, Any]) -> tuple[str, ...]:
+    """Which row of its table it is."""
+    return row["model"], row["target"], row.get("step", "")
+
+
+def merge(kind: str, row: dict[str, Any]) -> None:
+    """Puts a row in the place of an earlier one, and writes all."""
+    print({name: value for name, value in row.items() if value != ""}, flush=True)
     figures = kept()
-    places = {(row["model"], row["target"]) for row in rows}
-    others = [row for row in figures[kind] if (row["model"], row["target"]) not in places]
-    figures[kind] = others + rows
+    others = [other for other in figures[kind] if place(other) != place(row)]
+    figures[kind] = [*others, row]
     figures["compiler"] = compiler_version()
     write("gpu_compiler", figures)
 
@@ -194,20 +204,29 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--only", choices=["steps", "largest", "recorded"], help="only this table")
     parser.add_argument("--target", action="append", choices=TARGETS, help="only this GPU")
+    parser.add_argument("--again", action="store_true", help="rows that are there already, too")
     args = parser.parse_args()
     for case in CASES:
         if args.names and not any(name in case.name for name in args.names):
             continue
         training = Training(case)
-        if args.only in (None, "steps"):
-            for target in args.target or TARGETS:
-                merge("steps", step_rows(training, target))
-        if args.only in (None, "recorded"):
-            merge("recorded", [recorded_row(training)])
-        if args.only in (None, "largest"):
-            for target in args.target or TARGETS:
-                merge("largest", [largest_row(training, target)])
+        for target in args.target or TARGETS:
+            for step in ("stock", "1/2", "1/4"):
+                run("steps", (case.name, target, step), args, partial(step_row, training, target, step))
+        run("recorded", (case.name, "", ""), args, partial(recorded_row, training))
+        for target in args.target or TARGETS:
+            run("largest", (case.name, target, ""), args, partial(largest_row, training, target))
     show(kept())
+
+
+def run(
+    kind: str, where: tuple[str, ...], args: argparse.Namespace, make: Callable[[], dict[str, Any]]
+) -> None:
+    """Makes a row where it is wanted and not there yet."""
+    if args.only not in (None, kind):
+        return
+    if args.again or where not in map(place, kept()[kind]):
+        merge(kind, make())
 
 
 def show(figures: dict[str, Any]) -> None:

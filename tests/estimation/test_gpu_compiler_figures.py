@@ -13,6 +13,7 @@ from memfit.estimation.gpu_compiler.cache import cache_folder, remembered
 from memfit.estimation.gpu_compiler.compiled import Compiled, Kernel, Living
 from memfit.estimation.gpu_compiler.curve import Curve
 from memfit.estimation.gpu_compiler.estimate import CompiledEstimate, Parts
+from memfit.estimation.gpu_compiler.memory_map import read as read_memory
 from memfit.estimation.gpu_compiler.module_text import read
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
 from memfit.estimation.gpu_compiler.roofline import least_seconds
@@ -58,12 +59,31 @@ ENTRY %main (XLA_Args.1: f32[8,4,16,16], XLA_Args.2: f32[6,4,3,3]) -> f32[] {
   ROOT %copy = f32[] copy(%zero)
 }
 """  # noqa: E501
-RANGES = """  Live ranges at 1059 (peak):
-    conv.1{0}: 49152 bytes (cumulative: 49152 bytes)
-    XLA_Args.1{}: 32768 bytes (cumulative: 81920 bytes)
-    gemm{0}: 4096 bytes (cumulative: 86016 bytes)
-  Stack trace breakdown for peak usage: 86016 bytes
-    conv.1{0}: 1 bytes
+# XLA's dumps of where temporaries are and when: the second convolution is written over the first one's place.
+ASSIGNMENT = """BufferAssignment:
+allocation 0: size 32768, parameter 0, shape |f32[8,4,16,16]| at ShapeIndex {}:
+ value: <1 XLA_Args.1 @0> (size=32768,offset=0): f32[8,4,16,16]{3,2,1,0}
+allocation 7: size 57344, preallocated-temp:
+ value: <2 conv.1{} @0> (size=16,offset=53248): (f32[8,6,16,16]{3,2,1,0}, u8[0]{0})
+ value: <3 conv.1{0} @0> (size=49152,offset=0): f32[8,6,16,16]{3,2,1,0}
+ value: <4 conv.2{0} @0> (size=864,offset=0): f32[6,4,3,3]{3,2,1,0}
+ value: <5 gemm{0} @0> (size=4096,offset=49152): f32[16,64]{1,0}
+
+Total bytes used: 90112
+"""
+RANGES = """HloLiveRange (max 9):
+  InstructionSequence:
+    1:conv.1
+    3:conv.2
+    5:gemm
+  BufferLiveRange:
+    XLA_Args.1{}:0-9
+    conv.1{}:1-2
+    conv.1{0}:1-6
+    conv.2{0}:7-8
+    gemm{0}:5-8
+  Live ranges at 7 (peak):
+    gemm{0}: 4096 bytes (cumulative: 4096 bytes)
 """
 
 
@@ -77,14 +97,24 @@ def test_a_compiled_module_tells_what_its_kernels_compute_and_move():
     slices = next(kernel for kernel in kernels if kernel.count == 4)
     assert slices.bytes == 4 + 2 * 4 * 1024  # an index, and one row read and written: not the buffer
     assert read(TEXT).parameters() == 2
-    assert read(TEXT).largest_convolution() == moved
+    assert dict(read(TEXT).convolutions()) == {"conv.1": moved, "conv.2": moved}
 
 
 def test_what_lives_at_the_peak_is_named_by_its_op_and_arguments_are_left_out():
-    assert read(TEXT).living(RANGES) == (
+    memory = read_memory(ASSIGNMENT, RANGES)
+    assert memory.fullest() == 5  # not where XLA's own dump says
+    assert read(TEXT).living(memory.at(5)) == (
         Living(49152, "net_1/conv_1/convolution", "f32[8,6,16,16]"),
         Living(4096, "", "f32[16,64]"),
     )
+    assert memory.occupied(7) == 864 + 4096
+
+
+def test_scratch_memory_counts_where_it_does_not_fit_into_what_is_free_while_its_kernel_runs():
+    memory = read_memory(ASSIGNMENT, RANGES)
+    block = 53248 + 16
+    assert memory.more([("conv.1", 2**20), ("gemm", 2**19)]) == 2**20 + 49152 + 16 - block
+    assert memory.more([("conv.2", 1000), ("unknown", 2**30)]) == 0
 
 
 def test_a_step_takes_as_long_as_its_products_or_its_memory():
@@ -111,7 +141,7 @@ class Compiler:
             temporaries=self.temporaries(batch),
             living=(Living(self.temporaries(batch) // 2, "net/conv_1/convolution", "f32[8]"),),
             kernels=(Kernel(0, batch * MIB, "f32"),),
-            largest_convolution=MIB,
+            workspace=MIB,
             buffers=10,
             seconds=1.0,
         )

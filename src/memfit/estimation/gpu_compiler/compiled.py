@@ -34,7 +34,7 @@ class Compiled:
         temporaries: Everything in between; TensorFlow allocates it as one block.
         living: The largest temporaries at the peak.
         kernels: What a step runs.
-        largest_convolution: Operands and results of the largest convolution.
+        workspace: How much more there would be, if each convolution needed its tensors once more while it runs.
         buffers: How many arguments there are.
         seconds: How long it took to compile.
     """
@@ -45,7 +45,7 @@ class Compiled:
     temporaries: int
     living: tuple[Living, ...]
     kernels: tuple[Kernel, ...]
-    largest_convolution: int
+    workspace: int
     buffers: int
     seconds: float
 

@@ -20,7 +20,7 @@ class Figures:
     arguments: float
     results: float
     temporaries: float
-    convolution: float
+    workspace: float
     buffers: float
     seconds: float
     compiled: bool
@@ -48,7 +48,7 @@ class Curve:
                 arguments=found.arguments,
                 results=found.outputs - found.alias,
                 temporaries=found.temporaries,
-                convolution=found.largest_convolution,
+                workspace=found.workspace,
                 buffers=found.buffers,
                 seconds=least_seconds(found.kernels, self._specs),
                 compiled=True,
@@ -80,7 +80,7 @@ class Curve:
             only,
             arguments=only.arguments + sample * (batch - size),
             temporaries=only.temporaries * batch / size,
-            convolution=only.convolution * batch / size,
+            workspace=only.workspace * batch / size,
             seconds=only.seconds * batch / size,
             compiled=False,
             living=_scaled(only.living, batch / size),
@@ -101,7 +101,7 @@ class Curve:
             arguments=between("arguments"),
             results=between("results"),
             temporaries=between("temporaries"),
-            convolution=between("convolution"),
+            workspace=between("workspace"),
             buffers=between("buffers"),
             seconds=between("seconds"),
             compiled=False,

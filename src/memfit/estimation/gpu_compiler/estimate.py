@@ -85,7 +85,9 @@ class CompiledEstimate:
         unsplit = min(int(figures.temporaries), _UNSPLIT) + int(figures.buffers) * _ROUNDED
         return (
             Unknown(
-                "cuDNN workspace", Size(int(figures.convolution)), "guess: the largest convolution's tensors"
+                "cuDNN workspace",
+                Size(int(figures.workspace)),
+                "guess: each convolution's tensors once more while it runs",
             ),
             Unknown("allocator", Size(unsplit), "at most: unsplit chunk and rounding of TensorFlow's BFC"),
             Unknown(

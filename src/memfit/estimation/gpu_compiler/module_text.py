@@ -4,17 +4,17 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from memfit.estimation.gpu_compiler.compiled import Kernel, Living
+from memfit.estimation.gpu_compiler.memory_map import Temporary
 
 _SHAPE = re.compile(r"\b(pred|bf16|[suf]\d+\w*|c64|c128)\[([\d,]*)\]")
 _NAME = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(
     r"\b(?:calls|to_apply|body|condition|branch_computations)=\{?(%[\w.\-]+(?:, %[\w.\-]+)*)"
 )
-_LIVING = re.compile(r"^\s+([\w.\-]+)(?:\{[\d,]*\})?: (\d+) bytes", re.MULTILINE)
 # Names for values that exist already: no kernel runs for them.
 _FREE = frozenset(
     {
@@ -66,27 +66,25 @@ class Module:
             Kernel(kernel.flops, kernel.bytes, kernel.dtype, count) for kernel, count in found.items()
         )
 
-    def largest_convolution(self) -> int:
-        """Returns the bytes of the operands and results of the largest convolution, 0 where there is none."""
-        all_of_them = (i for body in self.computations.values() for i in body if i.convolution)
-        return max((self._moved(instruction) for instruction in all_of_them), default=0)
+    def convolutions(self) -> Iterator[tuple[str, int]]:
+        """Yields the convolutions, each with the bytes of its operands and results."""
+        for body in self.computations.values():
+            yield from ((i.name, self._moved(i)) for i in body if i.convolution)
 
     def parameters(self) -> int:
         """Returns how many buffers the module gets."""
         return sum(instruction.opcode == "parameter" for instruction in self.computations[self.entry])
 
-    def living(self, live_ranges: str) -> tuple[Living, ...]:
-        """Returns the temporaries alive at the peak, largest first, from XLA's dump of live ranges."""
-        _, _, at_peak = live_ranges.partition("(peak):")
-        listed = at_peak.partition("Stack trace")[0]
+    def living(self, temporaries: Iterable[Temporary]) -> tuple[Living, ...]:
+        """Returns temporaries with the ops they belong to and their shapes, largest first."""
         known = {i.name: i for body in self.computations.values() for i in body}
         found = []
-        for name, size in _LIVING.findall(listed):
-            instruction = known.get(name)
-            if instruction is not None and instruction.opcode != "parameter":
+        for temporary in temporaries:
+            instruction = known.get(temporary.name)
+            if instruction is not None:
                 op = instruction.attribute(r'op_name="([^"]*)"')
-                shapes = (m[0] for m in _SHAPE.finditer(instruction.shape) if _bytes(m[0]) == int(size))
-                found.append(Living(int(size), op, next(shapes, "")))
+                shapes = (m[0] for m in _SHAPE.finditer(instruction.shape) if _bytes(m[0]) == temporary.bytes)
+                found.append(Living(temporary.bytes, op, next(shapes, "")))
         return tuple(sorted(found, key=lambda living: -living.bytes))
 
     def _run(self, computation: str) -> Iterator[Kernel]:
