@@ -23,7 +23,7 @@ FIGURES = Figures(
     activations=lambda batch: 9 * batch,
     inputs=1,
     waiting=lambda batch: 0,
-    fixed_time=0.01,
+    fixed_time=lambda batch: 0.64 / batch,
 )
 
 

@@ -31,8 +31,8 @@ class Figures:
         activations: What of the stock step's peak are activations, by batch size.
         inputs: One sample of the inputs, targets and weights.
         waiting: What the input pipeline holds on the device beside the step, by batch size.
-        fixed_time: The part of a step's time that does not depend on the batch, as a fraction of the step at
-            the batch asked for: what every further micro-batch costs.
+        fixed_time: The part of a step's time that does not depend on the batch, as a fraction of the stock step, by
+            batch size: what every further micro-batch costs.
         recomputed: The extra time of a choice of segments, as a part of a stock step.
         host_inputs: Whether samples can be taken from the host as a step needs them.
     """
@@ -41,7 +41,7 @@ class Figures:
     activations: Callable[[int], int]
     inputs: int
     waiting: Callable[[int], int]
-    fixed_time: float
+    fixed_time: Callable[[int], float]
     recomputed: Callable[[Segments], float] = attrgetter("recomputed")
     host_inputs: bool = False
 
@@ -145,4 +145,5 @@ def _peak(
 def _time(figures: Figures, batch_size: int, micro_batch: int | None, segments: Segments | None) -> float:
     parts = 1 if micro_batch is None else -(-batch_size // micro_batch)
     again = 0.0 if segments is None else figures.recomputed(segments)
-    return 1 + figures.fixed_time * (parts - 1) + again + (host_inputs.COST if figures.host_inputs else 0.0)
+    reading = host_inputs.COST if figures.host_inputs else 0.0
+    return 1 + figures.fixed_time(batch_size) * (parts - 1) + again + reading

@@ -90,7 +90,7 @@ def _micro_batches(job: Job, figures: Figures, chosen: Candidate, batch_size: in
         setting=f"{parts} of {chosen.micro_batch}",
         why=reason,
         saving=Size(max(saving, 0)),
-        cost=figures.fixed_time * (parts - 1),
+        cost=figures.fixed_time(batch_size) * (parts - 1),
     )
 
 

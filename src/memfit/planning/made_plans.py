@@ -38,7 +38,7 @@ def made(prospects: Prospects, batch_size: int, chosen: Candidate) -> Plan:
 
 def clear_fit(job: Job, batch_size: int, bound: Size) -> Plan:
     """Makes the plan of a job that fits by far: nothing changes, and nothing had to be recorded to know it."""
-    figures = Figures(lambda way, size: int(bound), lambda size: 0, 0, lambda size: 0, 0.0)
+    figures = Figures(lambda way, size: int(bound), lambda size: 0, 0, lambda size: 0, lambda size: 0.0)
     chosen = Candidate(Fidelity.EXACT, int(bound), 1.0)
     return Plan(
         model=fingerprint(job.model),

@@ -22,8 +22,9 @@ from memfit.planning.rematerialisation_segments import Segments
 _REFERENCE_BATCH = 32
 # Keras's pipeline of arrays holds a copy of them and, measured at batches of 3 and 6 MiB, three to six batches.
 _BATCHES_WAITING = 5
-# Seen on two cores: four micro-batches cost 3% (MobileNetV2, batch 32). On a GPU nobody has measured it here.
-_FIXED_TIME = 0.01
+# Seen on two cores: four micro-batches cost 3% of a step of 32 samples (MobileNetV2), so that each costs as much as
+# a third of a sample. On a GPU nobody has measured it here.
+_FIXED_SAMPLES = 0.32
 
 
 class Prospects:
@@ -52,7 +53,7 @@ class Prospects:
         self._inputs = _bytes(spec_of(model, job.data).batch(1))
         gradients = 4 * sum(math.prod(weight.shape) for weight in model.trainable_variables)
         self.steps = RecordedSteps(stock, gradients, self._inputs)
-        self._fixed_time = _fixed_time(stock)
+        self._fixed_samples = _fixed_samples(stock)
         self._on_gpu = job.device is not None or bool(gpus())
         self._micro_fidelity, _ = micro_batches.fidelity(model)
         self._can_micro_batch = micro_batches.why_not(model) is None
@@ -135,7 +136,7 @@ class Prospects:
             activations=self.steps.activations,
             inputs=self._inputs,
             waiting=self.waiting,
-            fixed_time=self._fixed_time,
+            fixed_time=lambda size: self._fixed_samples / size,
             recomputed=self._recomputed,
             host_inputs=host_inputs.why_not(self.job.model, self.job.data) is None,
         )
@@ -164,10 +165,10 @@ class Prospects:
         return mapped(lambda leaf: tf.TensorSpec((self._reference, *leaf.shape), leaf.dtype), x)
 
 
-def _fixed_time(found: AnyEstimate) -> float:
-    """The part of a step's time that does not depend on the batch; two more compilations show it for a GPU."""
+def _fixed_samples(found: AnyEstimate) -> float:
+    """The time of a step that does not depend on the batch, in samples; two more compilations show it for a GPU."""
     if not isinstance(found, CompiledEstimate):
-        return _FIXED_TIME
+        return _FIXED_SAMPLES
     batch = found.batch_size
     for size in {1, max(1, batch // 4)}:
         found.curve.compiled(size)
@@ -175,7 +176,7 @@ def _fixed_time(found: AnyEstimate) -> float:
     if quarter == batch:
         return 0.0
     slope = (found.seconds - found.curve.compiled(quarter).seconds) / (batch - quarter)
-    return max(0.0, 1 - slope * batch / found.seconds)
+    return max(0.0, batch * (1 - slope * batch / found.seconds))
 
 
 def _bytes(batch: Any) -> int:

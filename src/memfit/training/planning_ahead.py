@@ -10,6 +10,9 @@ from memfit.planning.recorded_steps import PARTS_RECORDED, AnyEstimate
 from memfit.planning.rematerialisation_segments import Segments
 from memfit.planning.searching import search
 
+# Steps are recorded at a quarter of the batch they are for: larger ones take longer and show no more.
+_LARGEST_RECORDED_FOR = 32
+
 
 def plan(
     model: Any,
@@ -47,6 +50,8 @@ def plan(
 
     def recorder(way: Way, size: int) -> AnyEstimate:
         batch = PARTS_RECORDED * size if way.in_parts else size
+        if not model.jit_compile and device is None:
+            batch = min(batch, _LARGEST_RECORDED_FOR)  # other sizes come from the same recording
         return estimate(model, batch, data=data, prepare=partial(compute, way=way), device=device)
 
     return search(
