@@ -23,6 +23,10 @@ class Line:
     batch_size: int = 8
     margin: float = 0.0
     replayed: int = 0
+    limit: int = 0  # under which the allocator's gaps do not matter
+
+    def fits(self, memory: int) -> bool:
+        return self.peak <= self.limit <= memory
 
     def at(self, size: int) -> Any:
         self.replayed += 1
@@ -38,23 +42,23 @@ SEGMENTS = Segments(8, (), (), Size(80), Size(30), 0.2)
 
 
 def _steps() -> RecordedSteps:
-    return RecordedSteps(Line(100, 10), GRADIENTS, INPUTS)  # type: ignore[arg-type]
+    return RecordedSteps(Line(100, 10), 10**6, GRADIENTS, INPUTS)  # type: ignore[arg-type]
 
 
 def test_sizes_between_powers_of_two_are_not_replayed_but_taken_from_the_line_between_them() -> None:
     line = Line(100, 10)
-    step = RecordedStep(line)  # type: ignore[arg-type]
+    step = RecordedStep(line, 10**6, 8)  # type: ignore[arg-type]
     assert [step.peak(size) for size in (8, 9, 12, 15, 16)] == [180, 190, 220, 250, 260]
     assert line.replayed == 2  # 8 and 16
 
 
-def test_a_size_that_is_looked_at_gives_the_margin() -> None:
-    line = Line(100, 10)
-    step = RecordedStep(line)  # type: ignore[arg-type]
-    line.margin = 0.25
-    assert step.need(12) == 220
-    step.look_at(12)
-    assert step.need(12) == 275
+def test_a_batch_that_may_fit_or_not_is_replayed_under_the_limit_itself() -> None:
+    line = Line(100, 10, margin=0.5, limit=230)
+    step = RecordedStep(line, 300, 8)  # type: ignore[arg-type]
+    assert step.need(8) == 270  # 180, and half of it for gaps
+    assert step.need(12) == 300  # 330 by its margin, but it fits into 300
+    assert step.need(16) == 390  # it does not
+    assert step.need(32) == 630
 
 
 def test_what_was_not_recorded_follows_from_what_was() -> None:

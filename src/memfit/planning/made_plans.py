@@ -61,7 +61,7 @@ def _validation_batch(prospects: Prospects) -> int | None:
     if whole is None or stock.need(whole) + prospects.waiting(whole) <= memory:
         return None
     for size in (whole, *micro_batches.sizes(whole)):
-        peak = at(stock.estimate.validate, size).peak * (1 + stock.margin) + prospects.waiting(whole)
+        peak = at(stock.estimate.validate, size).needed + prospects.waiting(whole)
         if peak <= memory:
             return None if size == whole else size
     return 1

@@ -52,7 +52,7 @@ class Prospects:
         stock = self._recorded_stock()
         self._inputs = _bytes(spec_of(model, job.data).batch(1))
         gradients = 4 * sum(math.prod(weight.shape) for weight in model.trainable_variables)
-        self.steps = RecordedSteps(stock, gradients, self._inputs)
+        self.steps = RecordedSteps(stock, job.memory, gradients, self._inputs)
         self._fixed_samples = _fixed_samples(stock)
         self._on_gpu = job.device is not None or bool(gpus())
         self._micro_fidelity, _ = micro_batches.fidelity(model)

@@ -18,25 +18,30 @@ class RecordedStep:
 
     Between two powers of two the peak is taken to lie on a line. It is the largest of several moments that each
     grow with the batch, so the line is above it.
+
+    What a step needs beyond its peak is the allocator's gaps. They are looked at for one batch, and again for every
+    batch that may fit or not: under just this limit the regions may fall so that there are fewer.
     """
 
-    def __init__(self, estimate: AnyEstimate, size: int | None = None) -> None:
+    def __init__(self, estimate: AnyEstimate, memory: int, size: int) -> None:
         """Takes an estimate, and looks at what it needs beyond its peak.
 
         Args:
             estimate: From a recording of the step.
-            size: The batch to look at; None for the estimate's own.
+            memory: What it has to fit into.
+            size: The batch to look at.
         """
-        self.estimate = estimate
+        self.estimate, self._memory = estimate, memory
         self._known: dict[int, int] = {}
-        self.margin = 0.0
-        self.look_at(size or estimate.batch_size)
+        self._fits: dict[int, bool] = {}
+        found = at(estimate, size)
+        self._known[size] = int(found.peak)
+        self._margin = found.margin
 
     def look_at(self, size: int) -> None:
-        """Replays a batch size itself, and widens the margin to what is needed there."""
-        found = at(self.estimate, size)
-        self._known[size] = int(found.peak)
-        self.margin = max(self.margin, found.margin)
+        """Replays a batch size itself."""
+        self._known[size] = int(at(self.estimate, size).peak)
+        self._fits[size] = at(self.estimate, size).fits(self._memory)
 
     def peak(self, size: int) -> int:
         """The predicted peak."""
@@ -49,8 +54,14 @@ class RecordedStep:
         return below + (self._replayed(2 * low) - below) * (size - low) // low
 
     def need(self, size: int) -> int:
-        """The predicted peak with its margin."""
-        return math.ceil(self.peak(size) * (1 + self.margin))
+        """The predicted peak with its margin; more than the memory where it does not fit."""
+        peak = self.peak(size)
+        need = math.ceil(peak * (1 + self._margin))
+        if size not in self._fits and peak < self._memory < need:
+            self.look_at(size)
+        if size not in self._fits:
+            return need
+        return min(need, self._memory) if self._fits[size] else max(need, self._memory + 1)
 
     def _replayed(self, size: int) -> int:
         if size not in self._known:
@@ -61,16 +72,17 @@ class RecordedStep:
 class RecordedSteps:
     """Every way of computing the job's step that was recorded, the stock step first."""
 
-    def __init__(self, stock: AnyEstimate, gradients: int, inputs: int) -> None:
+    def __init__(self, stock: AnyEstimate, memory: int, gradients: int, inputs: int) -> None:
         """Begins with the stock step.
 
         Args:
             stock: The estimate of the stock step.
+            memory: What a step has to fit into.
             gradients: Bytes of one copy of the gradients.
             inputs: Bytes of one sample.
         """
-        self.stock = RecordedStep(stock)
-        self._gradients, self._inputs = gradients, inputs
+        self.stock = RecordedStep(stock, memory, stock.batch_size)
+        self._memory, self._gradients, self._inputs = memory, gradients, inputs
         self._ways: dict[Way, RecordedStep] = {Way(): self.stock}
         self._activations: dict[int, int] = {}
         self._realised = 1.0  # the part of a predicted saving that the last recording found to be real
@@ -81,7 +93,7 @@ class RecordedSteps:
     def add(self, way: Way, estimate: AnyEstimate, size: int) -> None:
         """Takes a recording of a way to compute a step, made for so many samples at a time."""
         without = self.need(Way(None, way.in_parts), size)
-        self._ways[way] = RecordedStep(estimate, self._batch(way, size))
+        self._ways[way] = RecordedStep(estimate, self._memory, self._batch(way, size))
         if way.segments is not None:
             real = without - self.need(way, size)
             self._realised = max(0.0, real / max(predicted_saving(way.segments, size), 1))
