@@ -13,7 +13,7 @@ import memfit
 from memfit.budgets.arena import arena_environment
 from memfit.budgets.isolation import run_isolated
 
-MEMORY = memfit.Size("400MiB")
+MEMORY = memfit.Size("320MiB")
 BATCH = 64
 STEPS = 4
 OUTPUT = Path("demo-output")
@@ -85,7 +85,7 @@ def main() -> None:
     except Exception as error:
         said = next((line for line in str(error).splitlines() if "OOM" in line), str(error))
         print(f"   {type(error).__name__}: {said.strip()[:88]} ...\n")
-    print("2. memfit.fit(model, x, y, batch_size=64, memory='400MiB', allow='exact') ...", flush=True)
+    print(f"2. memfit.fit(model, x, y, batch_size={BATCH}, memory='320MiB', allow='exact') ...", flush=True)
     losses, record = run(fitted, MEMORY)
     print("   " + repr(record).replace("\n", "\n   ") + "\n")
     print("3. The same training in stock Keras, with all the memory it wants ...", flush=True)

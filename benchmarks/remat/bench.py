@@ -29,9 +29,7 @@ ROUNDS = 3
 RATIOS = (0.3, 0.24, 0.21, 0.18)
 # Networks that do not look across the batch are exact in micro-batches too: samples in each, and the part of its
 # activation memory that is kept, where micro-batches are rematerialised as well.
-MICRO_BATCHES: dict[str, tuple[tuple[int, float | None], ...]] = {
-    "ViT": ((32, None), (16, None), (12, None), (32, 0.6), (32, 0.45))
-}
+MICRO_BATCHES: dict[str, tuple[tuple[int, float | None], ...]] = {"ViT": ((32, None), (16, None), (32, 0.6))}
 
 
 def measure(name: str, batch: int, folder: str) -> list[dict[str, Any]]:

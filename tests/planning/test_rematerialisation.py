@@ -113,6 +113,14 @@ def test_no_product_is_stored_only_to_be_summed(model: keras.Model) -> None:
     assert not [op for op in backward if op.type == "Sum" and op.inputs[0][0] in products]
 
 
+def test_a_scale_a_place_is_not_taken_for_one_a_channel() -> None:
+    """As ConvNeXt has them: layer normalisations of images."""
+    image = keras.Input((8, 8, 6))
+    x = layers.Conv2D(6, 1)(layers.LayerNormalization()(layers.Conv2D(6, 3, padding="same")(image)))
+    found = trace(keras.Model(image, x), 4)
+    assert {op.type for op in found.forward} >= {"Conv2D", "Rsqrt"}
+
+
 def test_no_concatenation_is_kept_for_a_convolution_and_no_gradient_of_one_made() -> None:
     image = keras.Input((16, 16, 3))
     left, right = (layers.Conv2D(width, 3, padding="same")(image) for width in (4, 8))

@@ -30,6 +30,11 @@ def belong_together(op: Any, other: Any) -> None:
     op._original_op = other._original_op
 
 
+def belong_to(op: Any, forward: Any) -> None:
+    """Lets an op count as made by the gradient function of a forward op."""
+    op._original_op = forward
+
+
 def added_losses(model: Any) -> list[tuple[Any, int, Any]]:
     """Lists the losses that layers added in the call just made: the layer, the place in its list, the tensor."""
     return [

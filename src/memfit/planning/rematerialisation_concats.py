@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from memfit.planning.private_apis import belong_together, clone, forward_op_of, set_input
+from memfit.planning.private_apis import belong_to, belong_together, clone, forward_op_of, set_input
+
+_WEIGHTS = {"ReadVariableOp", "Const"}
+_ADDED = {"BiasAdd", "Identity", "Reshape", "Squeeze", "ExpandDims"}
 
 
 def without_concats(backward: Sequence[Any], results: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -12,7 +15,8 @@ def without_concats(backward: Sequence[Any], results: Sequence[Any]) -> tuple[li
     A U-Net convolves a skip and what comes from below, concatenated. Its backward pass wants the concatenation for
     the filter's gradient, makes the gradient of the whole, and cuts it into copies: three times both tensors. The
     filter's gradient for some channels follows from these channels alone, and the gradient of some channels from
-    their part of the filter. So the same sums are made part by part, and neither whole is needed.
+    their part of the filter. So the same sums are made part by part, and neither whole is needed. The gradient of
+    the part that was made last is made first; those of the others wait until it has been used.
 
     Args:
         backward: The backward ops in the order they were made.
@@ -24,6 +28,7 @@ def without_concats(backward: Sequence[Any], results: Sequence[Any]) -> tuple[li
     """
     order: list[Any] = []
     instead: dict[int, Any] = {}
+    places: dict[Any, int] = {}
     for op in backward:
         order.append(op)
         first = len(op.graph.get_operations())
@@ -37,6 +42,10 @@ def without_concats(backward: Sequence[Any], results: Sequence[Any]) -> tuple[li
             for new in op.graph.get_operations()[first:]:
                 belong_together(new, op)
                 order.append(new)
+            places = places or {op: place for place, op in enumerate(op.graph.get_operations())}
+            latest = max(parts, key=lambda part: places[part.op])
+            if op.type == "Slice" and parts[op.inputs[1].value_index] is not latest:
+                belong_to(made.op, _before(latest.op, places))
             _read_instead(op.outputs[0], made)
     return order, [instead.get(id(result), result) for result in results]
 
@@ -61,6 +70,20 @@ def _part_of_gradient(cut: Any, parts: Sequence[Any]) -> Any:
     before = sum(part.shape[-1] for part in parts[:number])
     some = tf.slice(whole.inputs[1], [0, 0, before, 0], [-1, -1, parts[number].shape[-1], -1])
     return clone(whole, [tf.shape(parts[number]), some, whole.inputs[2]]).outputs[0]
+
+
+def _before(op: Any, places: dict[Any, int]) -> Any:
+    """Finds the op that made what an op was made of; a bias or a reshape after it belong to it."""
+
+    def of_data(op: Any) -> Any:
+        makers = [
+            tensor.op for tensor in op.inputs if tensor.shape.rank == 4 and tensor.op.type not in _WEIGHTS
+        ]
+        return max(makers, key=lambda maker: places.get(maker, -1), default=op)
+
+    while op.type in _ADDED and of_data(op) is not op:
+        op = of_data(op)
+    return of_data(op)
 
 
 def _parts(tensor: Any, filters: Any) -> list[Any]:

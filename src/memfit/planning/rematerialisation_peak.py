@@ -22,8 +22,10 @@ IN_PLACE = {
     ),
     *("BiasAdd", "Rsqrt", "TanhGrad", "SigmoidGrad", "Elu", "Softplus"),
 }
-# Two kernels side by side have two workspaces, which are not counted: leave some room for that.
+# Kernels side by side have a workspace each, which is not counted: leave some room for that.
 _ROOM_BESIDE = 0.85
+# Ops that may run at once; more were not seen to be ready.
+_MOST_BESIDE = 8
 Buffer = tuple[
     int, int, int
 ]  # which run (0 the forward pass, n the n-th segment's recomputation), op, output
@@ -36,23 +38,28 @@ def predicted_peak(trace: Trace, kept: Collection[Tensor], starts: Sequence[int]
     Weights and inputs are not counted, and neither is a finished weight gradient: the optimizer takes it at
     once.
     """
-    return max((total for _, total in alive_at(trace, list(_steps(trace, kept, starts)))), default=0)
+    return max((total for _, total, _ in alive_at(trace, list(_steps(trace, kept, starts)))), default=0)
 
 
-def can_run_beside(trace: Trace, kept: Collection[Tensor], starts: Sequence[int]) -> frozenset[int]:
-    """Finds the backward ops that may run at the same time as the op after them without a higher peak.
+def beside(trace: Trace, kept: Collection[Tensor], starts: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yields each op of the backward pass, in order, with how many of those before it it need not wait for.
 
-    A kernel does not keep all cores busy from its beginning to its end, so two run faster side by side. Where the
-    step is not near its peak there is room for what both have in memory.
+    A kernel does not keep all cores busy from its beginning to its end, and small ones use one: stock's step of a
+    ViT has 1.7 of two cores at work, and one op at a time 1.2. Where the step is not near its peak there is room
+    for what several ops have in memory, and what they would have freed.
     """
     steps = list(_steps(trace, kept, starts))
-    totals = [total for _, total in alive_at(trace, steps)]
-    room = _ROOM_BESIDE * max(totals, default=0)
-    return frozenset(
-        index
-        for total, (index, _, _), (following, _, _) in zip(totals, steps, steps[1:], strict=False)
-        if index >= trace.forward_count and total + sum(trace.ops[following].sizes) <= room
-    )
+    alive = list(alive_at(trace, steps))
+    room = _ROOM_BESIDE * max((total for _, total, _ in alive), default=0)
+    first = sum(1 for _ in _forward_steps(trace))
+    for place in range(first, len(steps)):
+        more = count = 0
+        while count < min(_MOST_BESIDE, place - first):
+            more += sum(trace.ops[steps[place - count][0]].sizes)
+            if alive[place - count - 1][2] + more > room:
+                break
+            count += 1
+        yield steps[place][0], max(count - 1, 0)
 
 
 def gradient_bytes(trace: Trace) -> list[int]:
@@ -63,14 +70,14 @@ def gradient_bytes(trace: Trace) -> list[int]:
         for index, reads, writes in steps
     ]
     most = [0] * (trace.forward_count + 1)
-    for index, total in alive_at(trace, only_gradients):
+    for index, total, _ in alive_at(trace, only_gradients):
         level = trace.ops[index].level
         most[level] = max(most[level], total)
     return most
 
 
-def alive_at(trace: Trace, steps: Sequence[Step]) -> Iterator[tuple[int, int]]:
-    """Yields each op with the bytes of all buffers that exist while it runs."""
+def alive_at(trace: Trace, steps: Sequence[Step]) -> Iterator[tuple[int, int, int]]:
+    """Yields each op with the bytes of all buffers that exist while it runs, and afterwards."""
     last_use = {buffer: place for place, (_, reads, _) in enumerate(steps) for buffer in reads}
     ending: dict[int, list[Buffer]] = {}
     for buffer, place in last_use.items():
@@ -88,21 +95,26 @@ def alive_at(trace: Trace, steps: Sequence[Step]) -> Iterator[tuple[int, int]]:
                 total -= alive.pop(reused)
             alive[buffer] = size
             total += size
-        yield index, total
+        during = total
         for buffer in [*dying, *(buffer for buffer in writes if buffer not in last_use)]:
             total -= alive.pop(buffer)
+        yield index, during, total
 
 
 def _steps(trace: Trace, kept: Collection[Tensor], starts: Sequence[int]) -> Iterator[Step]:
     """Yields the ops of a training step in order, with the buffers each reads and makes."""
-    runs: list[tuple[int, Sequence[int], Collection[int]]] = [(0, range(trace.forward_count), ())]
-    for number, part in enumerate(recomputations(trace, kept, starts), 1):
+    yield from _forward_steps(trace)
+    for number, part in reversed(list(enumerate(recomputations(trace, kept, starts), 1))):
         again = frozenset(index for index in part.order if index < trace.forward_count)
-        runs.insert(1, (number, part.order, again))
-    for run, order, ran_again in runs:
-        for index in order:
-            if (found := _step(trace, index, run, ran_again)) is not None:
+        for index in part.order:
+            if (found := _step(trace, index, number, again)) is not None:
                 yield found
+
+
+def _forward_steps(trace: Trace) -> Iterator[Step]:
+    for index in range(trace.forward_count):
+        if (found := _step(trace, index, 0, ())) is not None:
+            yield found
 
 
 def _step(trace: Trace, index: int, run: int, again: Collection[int]) -> Step | None:

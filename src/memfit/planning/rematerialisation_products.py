@@ -54,6 +54,8 @@ def without_products(backward: Sequence[Any]) -> list[Any]:
 
 def _sums_a_product(op: Any) -> bool:
     """Says whether an op is the sum that makes the gradient of a factor a channel, and is only reshaped."""
+    import tensorflow as tf
+
     forward = forward_op_of(op)
     if op.type != "Sum" or forward is None or forward.type != "Mul":
         return False
@@ -63,6 +65,9 @@ def _sums_a_product(op: Any) -> bool:
     if product.type != "Mul" or op.outputs[0].dtype.name not in _TYPES:
         return False
     if any(tensor.shape.rank != 4 or tensor.shape[-1] is None for tensor in product.inputs):
+        return False
+    # A layer normalisation multiplies the scale with a factor a place, whose gradient is a sum over the channels.
+    if tf.get_static_value(op.inputs[1]) is None or set(tf.get_static_value(op.inputs[1])) != {0, 1, 2}:
         return False
     of_factor = op.outputs[0].consumers()
     return (

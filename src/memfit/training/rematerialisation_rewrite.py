@@ -2,12 +2,12 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from memfit.budgets.errors import InvalidInput
 from memfit.planning.private_apis import clone, set_input
-from memfit.planning.rematerialisation_peak import can_run_beside
+from memfit.planning.rematerialisation_peak import beside
 from memfit.planning.rematerialisation_products import without_products
 from memfit.planning.rematerialisation_recomputation import (
     Recomputation,
@@ -21,10 +21,6 @@ from memfit.planning.rematerialisation_trace import Tensor, Trace, in_order, rea
 from memfit.training.private_apis import compiles_with_xla, materialised, run_after
 from memfit.training.waiting import never
 
-# With an unknown batch size Keras traces a few small ops under other names than with a known one. Not to keep
-# those is exact all the same, and costs next to nothing.
-_SAME_NAMES = 0.9
-
 
 def check_names(forward: Sequence[Any], scope: str, segments: Segments) -> None:
     """Refuses segments that were chosen for another model.
@@ -33,12 +29,12 @@ def check_names(forward: Sequence[Any], scope: str, segments: Segments) -> None:
         InvalidInput: If the model does not have the ops that the segments refer to.
     """
     names = {op.name.removeprefix(scope) for op in forward}
-    kept = [tensor.rpartition(":")[0] for tensor in segments.kept]
-    missing = [name for name in kept if name not in names]
-    if len(missing) > (1 - _SAME_NAMES) * len(kept) or not names.issuperset(segments.starts):
+    wanted = [*(tensor.rpartition(":")[0] for tensor in segments.kept), *segments.starts]
+    missing = [name for name in wanted if name not in names]
+    if missing:
         raise InvalidInput(
             "Segments hold for the model they were chosen for, and for its copies with the same layer names",
-            received=[*missing, *(name for name in segments.starts if name not in names)][0],
+            received=missing[0],
             remedy="Choose segments for this model with memfit.planning.rematerialisation.choose",
         )
 
@@ -74,20 +70,17 @@ def recompute_in_backward_pass(
     graph_ops = [*forward, *backward]
     place = {op.name: index for index, op in enumerate(trace.forward)}
     kept = {
-        (place[name], int(output))
-        for name, _, output in (tensor.rpartition(":") for tensor in segments.kept)
-        if name in place
+        (place[name], int(output)) for name, _, output in (tensor.rpartition(":") for tensor in segments.kept)
     }
     starts = sorted(place[name] for name in segments.starts)
-    line = None if compiled else _Line(incoming)
-    beside = frozenset() if compiled else can_run_beside(trace, kept, starts)
+    line = None if compiled else _Line(incoming, beside(trace, kept, starts))
     stored = _Stored(trace, kept) if compiled else None
     after = list(incoming)
     for number, part in reversed(list(enumerate(recomputations(trace, kept, starts)))):
         # XLA drops control dependencies and merges equal computations, so there the copies get a data dependency.
         entering = _entering(trace, part, lambda level, n=number: bisect_right(starts, level) > n)
         flag = never([*after, *(graph_ops[index].outputs[0] for index in entering)]) if compiled else None
-        _rewrite(trace, graph_ops, kept, part, flag, line, beside, stored)
+        _rewrite(trace, graph_ops, kept, part, flag, line, stored)
         after = [graph_ops[index].outputs[0] for index in _last(trace, part)] or after
 
 
@@ -98,15 +91,13 @@ def _rewrite(
     part: Recomputation,
     flag: Any,
     line: "_Line | None",
-    beside: Collection[int],
     stored: "_Stored | None",
 ) -> None:
     """Copies the forward ops that one segment runs again, and lets the backward ops read the copies.
 
     Args:
         flag: Under XLA the boolean that the copies wait for.
-        line: Otherwise the line in which the ops run one after the other.
-        beside: The ops that may run at the same time as the next one.
+        line: Otherwise the line in which the ops run.
         stored: Under XLA what gives kept tensors.
     """
     copies: dict[int, Any] = {}
@@ -128,8 +119,8 @@ def _rewrite(
             for number, (old, new) in enumerate(zip(op.inputs, read_now, strict=True)):
                 if new is not old:
                     set_input(op, number, new)
-        if line is not None and trace.ops[index].inputs and trace.ops[index].reads_values:
-            line.append(op, index in beside)
+        if line is not None:
+            line.append(op, index)
 
 
 class _Stored:
@@ -157,32 +148,42 @@ class _Stored:
 
 
 class _Line:
-    """Ops that run one after the other, two at most at a time, so that what each frees is free for the next."""
+    """Ops in a line, so that what each frees is free for the next; where there is room, some may run at once.
 
-    def __init__(self, incoming: Sequence[Any]) -> None:
+    Args:
+        incoming: What has to be there before the first op.
+        beside: The ops that make something, in order, and how many before it each need not wait for.
+    """
+
+    def __init__(self, incoming: Sequence[Any], beside: Iterator[tuple[int, int]]) -> None:
         import tensorflow as tf
 
         with tf.control_dependencies(list(incoming)):
-            start = tf.no_op(name="recomputed/start")
-        self._latest = [start, start, start]
-        self._last_is_beside = False
+            self._ops: list[Any] = [tf.no_op(name="recomputed/start")]
+        self._awaited = [0]  # for each op, how many of those before it are done when it is
+        self._beside = beside
+        self._next = next(beside, None)
         self._of_biases: set[Any] = set()
 
-    def append(self, op: Any, beside: bool) -> None:
-        """Lets an op run next; for one `beside` the next op does not wait, but the op after that does."""
+    def append(self, op: Any, index: int) -> None:
+        """Lets an op run next; one that makes nothing, such as a reshape, runs when it can."""
         producers = {tensor.op for tensor in op.inputs}
-        # Whatever came before the last one is done when the two before it are: they waited for the rest.
-        awaited = self._latest[:2] if self._last_is_beside else self._latest
-        for before in dict.fromkeys(awaited):
-            if before not in producers:
-                run_after(op, before)
         # oneDNN merges a bias's gradient into the filter's: what waits for the one would then wait for the
-        # other, which may wait for it in turn. So nothing waits for a bias's gradient.
-        if op.type == "BiasAddGrad" or producers & self._of_biases:
+        # other, which may wait for it in turn. So nothing waits for a bias's gradient, or what follows from it.
+        of_bias = op.type == "BiasAddGrad" or bool(producers & self._of_biases)
+        if of_bias:
             self._of_biases.add(op)
-        else:
-            self._latest = [*self._latest[1:], op]
-            self._last_is_beside = beside
+        if self._next is None or self._next[0] != index:
+            return
+        awaited = max(len(self._ops) - self._next[1], self._awaited[-1], 1)
+        self._next = next(self._beside, None)
+        last = next(place for place in range(awaited - 1, -1, -1) if self._ops[place] is not None)
+        # What the last one waited for is done when it is. A constant would not be one any more if it waited.
+        for before in self._ops[self._awaited[last] : awaited] if producers else ():
+            if before is not None and before not in producers:
+                run_after(op, before)
+        self._ops.append(op if producers and not of_bias else None)
+        self._awaited.append(awaited)
 
 
 def _guard(inputs: list[Any], flag: Any) -> None:
