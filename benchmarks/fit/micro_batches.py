@@ -17,10 +17,10 @@ from memfit.tables import table
 
 ARENA = "8GiB"
 JOBS = [
-    ("MobileNetV2", 32, (16, 8, 4)),
-    ("ResNet50", 16, (8, 4)),
-    ("ViT", 32, (16, 8, 4)),
-    ("VGG19", 16, (8, 4)),
+    ("MobileNetV2", 32, (8,)),
+    ("ResNet50", 16, (4,)),
+    ("ViT", 32, (16, 8)),
+    ("VGG19", 16, (4,)),
 ]
 
 

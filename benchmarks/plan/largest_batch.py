@@ -123,24 +123,31 @@ def memfit_largest(name: str, allow: str, stock: int) -> dict[str, Any]:
     """Plans the largest batch, or the wanted one where micro-batches leave it open, and trains it."""
     model, wanted = compiled(name), WANTED["near"] * stock
     begun = time.perf_counter()
-    plan = memfit.plan(model, "max" if allow == "exact" else wanted, memory=MEMORY[name], allow=allow)
-    seconds = time.perf_counter() - begun
-    bounded = plan.micro_batch is None
-    if not bounded and allow == "exact":
-        plan = memfit.plan(model, wanted, memory=MEMORY[name], allow=allow)
-    trained, _ = tried(name, memfit_trains, plan)
+    try:
+        plan = memfit.plan(model, "max" if allow == "exact" else wanted, memory=MEMORY[name], allow=allow)
+        seconds = time.perf_counter() - begun
+        bounded = plan.micro_batch is None
+        if not bounded and allow == "exact":
+            plan = memfit.plan(model, wanted, memory=MEMORY[name], allow=allow)
+    except memfit.DoesNotFit as refusal:
+        return {"batch": 0, "plan_seconds": time.perf_counter() - begun, "refused": str(refusal)}
+    trained, trained_seconds = tried(name, memfit_trains, plan)
     return {
         "batch": plan.batch_size,
         "bounded": bounded,
         "times_stock": plan.batch_size / stock,
         "plan_seconds": seconds,
-        "plan": plan.to_json(),
+        "trained_seconds": trained_seconds,
+        "plan": {**plan.to_json(), "segments": None, "levers": None},
+        "segments": None if plan.segments is None else len(plan.segments.starts) + 1,
         "trained": trained,
     }
 
 
 def said(figures: dict[str, Any]) -> str:
     """A batch with its multiple, and what became of it in the arena."""
+    if figures["batch"] == 0:
+        return "refused"
     text = f"{figures['batch']}{'' if figures['bounded'] else '+'} ({figures['times_stock']:.1f}x)"
     trained = figures["trained"]
     if trained is None:
