@@ -39,9 +39,8 @@ class RecordedStep:
         self._margin = found.margin
 
     def look_at(self, size: int) -> None:
-        """Replays a batch size itself."""
-        self._known[size] = int(at(self.estimate, size).peak)
-        self._fits[size] = at(self.estimate, size).fits(self._memory)
+        """Replays a batch size itself, or compiles it for the GPU that is planned for."""
+        self._learn(self.estimate.at(size))
 
     def peak(self, size: int) -> int:
         """The predicted peak."""
@@ -58,10 +57,14 @@ class RecordedStep:
         peak = self.peak(size)
         need = math.ceil(peak * (1 + self._margin))
         if size not in self._fits and peak < self._memory < need:
-            self.look_at(size)
+            self._learn(at(self.estimate, size))
         if size not in self._fits:
             return need
         return min(need, self._memory) if self._fits[size] else max(need, self._memory + 1)
+
+    def _learn(self, found: AnyEstimate) -> None:
+        self._known[found.batch_size] = int(found.peak)
+        self._fits[found.batch_size] = found.fits(self._memory)
 
     def _replayed(self, size: int) -> int:
         if size not in self._known:
