@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ _STEPS = 160
 _RATIOS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.27, 0.24, 0.21, 0.18, 0.15, 0.12)
 # Recomputation above this part of a step (nearly two forward passes) is not looked for: micro-batches cost less.
 _DEAREST = 0.6
+# Steps counted, some 10 seconds of them, after which no more single changes are looked for where cuts do.
+_COUNTED = 1_200_000
 
 
 def front(model: Any, batch_size: int, inputs: Any = None) -> tuple[Segments, ...]:
@@ -99,21 +102,33 @@ class _Chooser:
     def within(self, budget: float) -> Segments | None:
         """Finds a choice within a budget by cuts alone, which is quick; None where they do not get there."""
         choice = self._divided(budget - self.slack)
-        if choice is None or max(self.ledger.count(choice).totals) > budget - self.slack:
+        if choice is None or not self.ledger.count(choice).within(budget - self.slack):
             return None
         return self._segments(choice)
 
     def down_to(self, budget: float) -> list[Segments]:
-        """Lists choices of less and less memory, down to one within the budget or to the smallest there is."""
+        """Lists choices of less and less memory, down to one within the budget or to the smallest there is.
+
+        There are two ways: cuts, which are quick, and single changes from the choice before, which go farther and
+        cost less time in a U-Net, but take long to find in a large network. The cheaper choice of the two is taken.
+        """
         found: list[Segments] = []
-        latest = Choice(self.all_large, ())
+        latest = walked = Choice(self.all_large, ())
         for ratio in _RATIOS:
             aim = max(ratio * self.stock, budget) - self.slack
-            choice = self._divided(aim)
-            # Where the cuts alone do not get there, change the choice nearest to it, one thing at a time.
-            if choice is None or max(self.ledger.count(choice).totals) > aim:
-                choice = refined(self.ledger, choice or latest, aim)
-            if choice is None:
+            divided = self._divided(aim)
+            tried = [] if divided is None else [divided]
+            if self.ledger.counted < _COUNTED and (next_one := refined(self.ledger, walked, aim)):
+                walked = next_one
+                tried.append(walked)
+            fitting = [
+                (count.cost, choice) for choice in tried if (count := self.ledger.count(choice)).within(aim)
+            ]
+            if fitting:
+                choice = min(fitting, key=itemgetter(0))[1]
+            elif refinement := refined(self.ledger, divided or latest, aim):
+                choice = refinement
+            else:
                 break
             latest = choice
             found.append(self._segments(choice))

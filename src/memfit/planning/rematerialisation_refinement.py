@@ -60,6 +60,9 @@ class Count:
     totals: list[int]
     cost: float
 
+    def within(self, aim: float) -> bool:
+        return max(self.totals, default=0) <= aim
+
     def above(self, aim: float) -> float:
         """Adds up what is above an aim, over all steps: less of it is nearer, though the largest be the same."""
         return sum(total - aim for total in self.totals if total > aim)
@@ -96,10 +99,12 @@ class Ledger:
         ]
         self._busy = [bool(reads or writes) for reads, writes in zip(self._reads, self._writes, strict=True)]
         self._recomputable = [op.recomputable for op in trace.ops]
+        self.counted = 0  # steps of all choices so far, for those who have to end
 
     def count(self, choice: Choice) -> Count:
         """Counts a choice op by op."""
         steps = list(self._steps(choice))
+        self.counted += len(steps)
         again = sum(
             self.trace.ops[step.index].cost
             for step in steps
