@@ -108,6 +108,20 @@ def test_steps_are_kept_for_the_next_fit_and_read_its_arrays_and_hold_none() -> 
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+def test_what_tightening_looks_at_is_the_batch_itself() -> None:
+    import tensorflow as tf
+
+    from memfit.training.host_arrays import HostArrays
+
+    arrays = ({"a": X, "b": Y}, Y)
+    host = HostArrays(arrays)
+    with host.holding(arrays):
+        x, y = host.read((tf.constant([3, 1, 2]),))
+        np.testing.assert_array_equal(x["a"], X[[3, 1, 2]])
+        np.testing.assert_array_equal(y, Y[[3, 1, 2]])
+        assert isinstance(x["b"], np.ndarray)  # on the host: there is no room on the device just then
+
+
 def test_data_that_comes_in_batches_is_trained_all_the_same_and_that_is_said() -> None:
     import tensorflow as tf
 
