@@ -105,12 +105,55 @@ def _dense() -> Any:
     return model
 
 
-def test_a_step_that_xla_compiles_peaks_as_its_buffer_assignment_says():
-    est = memfit.estimate(_dense(), batch_size=512)
+@pytest.fixture(scope="module")
+def compiled() -> Estimate:
+    return memfit.estimate(_dense(), batch_size=512)
+
+
+def test_a_step_that_xla_compiles_peaks_as_its_buffer_assignment_says(compiled):
+    est = compiled
     # A busy machine may run the first step's ops so that they overlap less: the larger of two counts.
     measured = max(isolated(_measured, _dense, 512, memory="4GiB") for _ in range(2))
     assert est.peak == pytest.approx(measured, rel=0.05)
     assert "compiled by XLA for batch 512" in est.source
+
+
+def _evaluated(phase: str, batch: int) -> int:
+    model = _dense()
+    x, y = np.ones((batch, 32, 32, 3), "float32"), np.ones((batch, 10), "float32")
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    for _ in range(5):
+        model.test_on_batch(x, y) if phase == "validate" else model.predict_on_batch(x)
+    return int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+
+
+@pytest.mark.parametrize("phase", ["validate", "predict"])
+def test_the_other_phases_of_a_compiled_step_peak_as_measured(compiled, phase):
+    est = getattr(compiled, phase)
+    # One chunk of 4 MiB more or less, handed out whole for the batch of 6, is 12% of so small a phase.
+    assert est.peak == pytest.approx(isolated(_evaluated, phase, 512, memory="4GiB"), rel=0.15)
+    assert est.breakdown["inputs"] >= 512 * 32 * 32 * 3 * 4
+    assert "compiled by XLA for batch 512" in est.source
+
+
+def _refuse_large_batches(model: Any) -> None:
+    """Lets a step fail where XLA is to compile it for the batch asked about."""
+    plain = model.train_step
+
+    def train_step(data: Any) -> Any:
+        if data[0].shape[0] == 512:
+            raise tf.errors.InternalError(None, None, "too large")
+        return plain(data)
+
+    model.train_step = train_step
+
+
+def test_where_xla_does_not_compile_a_batch_a_smaller_one_is_a_way_out(compiled):
+    est = memfit.estimate(_dense(), batch_size=512, prepare=_refuse_large_batches)
+    assert "did not compile (InternalError)" in est.source
+    assert "compiled by XLA for batch 32" in est.source
+    assert est.peak == pytest.approx(compiled.peak, rel=0.1)
+    assert 0 <= est.doubt < 0.05
 
 
 def test_the_first_step_is_one_of_the_five():
@@ -134,7 +177,7 @@ def test_the_first_step_is_one_of_the_five():
 
 def test_a_run_capped_at_what_is_needed_completes(est):
     assert isolated(_measured, _cnn, BATCH, memory=int(est.needed)) <= est.needed
-    assert est.peak < est.needed < 1.2 * est.spread[1]
+    assert 0 < est.margin < 0.2
 
 
 def test_the_kinds_add_up_to_the_peak(est):

@@ -40,7 +40,7 @@ def test_a_weight_whose_shape_begins_with_the_batch_by_chance_stays_as_it_is():
 def test_an_event_that_is_not_what_its_asker_asks_for_in_other_steps_keeps_its_own_bytes():
     steps = (_step(2, 200), _step(4, 400), _step(4, 400), _step(4, 999))
     sizes = sizes_by_asker(steps, frozenset())
-    ((odd, asker),) = askers(steps[-1].events)
-    ((usual, _),) = askers(steps[1].events)
+    ((odd, asker),) = askers(steps[-1].events, 4)
+    ((usual, _),) = askers(steps[1].events, 4)
     assert size_of(odd, asker, 4, sizes, frozenset()) == (999, 0, 0)
     assert size_of(usual, asker, 4, sizes, frozenset()) == (0, 100, 0)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from memfit.estimation.compiled import Compiled, compiled_for
-from memfit.estimation.private_apis import know_own_variables
+from memfit.estimation.private_apis import know_own_variables, optimise_once
 from memfit.estimation.sending import unpacked
 from memfit.estimation.specs import Batch, Spec, mapped, outputs_of
 from memfit.estimation.trace import Event, mark, traced
+from memfit.estimation.updates import copy_updates
 
 PHASES = ("train", "validate", "predict")
 Prepare = Callable[[Any], Any]
@@ -106,6 +107,8 @@ def record(payload: bytes, largest: int, target: int | None, phase: str) -> Reco
     fresh = phase == "train" and not model.optimizer.built
     if fresh:
         model.optimizer.build(model.trainable_variables)
+    if phase == "train":
+        copy_updates(model.optimizer)
     step, anew = _step(model, spec, phase)
     if anew:
         # Three show a line and whether it is one. What XLA asks for at the batch in question it says itself.
@@ -262,6 +265,7 @@ def _step(model: Any, spec: Spec, phase: str) -> tuple[Callable[[Batch], Any], i
     if seconds < _SECONDS_PER_TRACE:
         return tf.function(plain, reduce_retracing=False), 3
     if not any(op.type in _LOOPS for op in traced_once.graph.get_operations()):
+        optimise_once()
         return function, 0
     # A loop over time keeps more where it does not know the batch: 72 instead of 66 MiB for a bidirectional LSTM.
     return tf.function(plain, reduce_retracing=False), 2

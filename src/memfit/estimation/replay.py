@@ -19,7 +19,7 @@ from memfit.estimation.trace import Event
 STEPS = 5
 # Three quarters of a microsecond each: another batch size is to take tens of milliseconds.
 _EVENTS = 56_000
-_MOST_RUNS = 24
+_MOST_RUNS = 16
 # `ConstantFoldingOptions::max_constant_size_in_bytes` of TensorFlow's runtime.
 _LARGEST_CONSTANT = 10 * 2**20
 # A run of fewer shows only the first step and what is like it.
@@ -146,7 +146,7 @@ def script_of(recording: Recording, optimizer: str) -> Script:
         found.append((variable.name, "", variable.kind, "", "", (variable.bytes, 0, 0), len(found)))
     constants = []
     if recording.folded:
-        for event, asker in askers(recording.folded[-1].events):
+        for event, asker in askers(recording.folded[-1].events, recording.folded[-1].batch):
             constants.append(len(found))
             found.append(
                 (event.op, layer_of(event.op), "workspace", "", event.shape, sizes[asker], len(found))
@@ -171,7 +171,7 @@ def script_of(recording: Recording, optimizer: str) -> Script:
     count = max(STEPS, _EVENTS // max(1, len(recording.steps[-1].events)))
     for step in recording.steps[:count]:
         outliving = _outliving(step.events)
-        who: dict[int, Asker] = {id(event): asker for event, asker in askers(step.events)}
+        who: dict[int, Asker] = {id(event): asker for event, asker in askers(step.events, step.batch)}
         for event in step.events:
             if not event.freed:
                 kind = names.kind(event.op, event.region, outlives_step=id(event) in outliving)

@@ -9,19 +9,24 @@ from memfit.estimation.recording import Step
 from memfit.estimation.trace import Event
 
 # Who asks: the op, what for, the tensor's rank and last dimension, and the how-manieth time in a step. The same
-# asker asks again at every batch size.
+# asker asks again at every batch size. What is outside of the graph, as the batch itself, has neither op nor shape:
+# it is known by its bytes per sample.
 Asker = tuple[str, str, str, int]
 # Bytes as a polynomial in the batch: constant, per sample, per pair of samples (a similarity matrix has these).
 Bytes = tuple[float, float, float]
 
 
-def askers(step: Iterable[Event]) -> Iterator[tuple[Event, Asker]]:
-    """Yields every allocation of a step with who asks for it."""
+def askers(step: Iterable[Event], batch: int) -> Iterator[tuple[Event, Asker]]:
+    """Yields every allocation of a step of a batch size with who asks for it."""
     seen: Counter[tuple[str, str, str]] = Counter()
     for event in step:
         if not event.freed:
             rank = event.shape.count(",")
-            who = (event.op, event.region, f"{rank}:{event.shape.rpartition(',')[2]}" if rank else "")
+            form = f"{rank}:{event.shape.rpartition(',')[2]}" if rank else ""
+            if not event.op:
+                samples = 1 if event.requested % batch else batch
+                form = f"{form} {event.requested // samples}"
+            who = (event.op, event.region, form)
             yield event, (*who, seen[who])
             seen[who] += 1
 
@@ -31,7 +36,7 @@ def sizes_by_asker(steps: Iterable[Step | Compiled], fixed: frozenset[str]) -> d
     seen: dict[Asker, dict[int, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
     shapes: dict[Asker, str] = {}
     for step in steps:
-        for event, asker in askers(step.events):
+        for event, asker in askers(step.events, step.batch):
             seen[asker][step.batch][event.requested] += 1
             shapes[asker] = event.shape
     found: dict[Asker, Bytes] = {}
