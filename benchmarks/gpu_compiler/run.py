@@ -33,6 +33,8 @@ from memfit.estimation.specs import spec_of
 from memfit.tables import table
 
 MIB = 2**20
+# The GPU that recordings are compared with: the compiler's figures for the three differ by less than 3%.
+RECORDED = "A100 40GB"
 # What is changed in a step: nothing, segments that keep a part of the activations, or micro-batches.
 Lever = float | int | None
 
@@ -75,7 +77,11 @@ class Training:
         if isinstance(lever, int):
             return partial(micro_batched, size=lever)
         batch = self.case.batch
-        segments = choose(self.model, batch, lever) if lever else front(self.model, batch)[-1]
+        segments = (
+            choose(self.model, batch, lever, compiled=True)
+            if lever
+            else front(self.model, batch, compiled=True)[-1]
+        )
         return partial(rematerialised, segments=segments)
 
     def hlo(self, lever: Lever, batch: int) -> Lowered:
@@ -152,12 +158,17 @@ def largest(estimate_at: Callable[[int], CompiledEstimate], memory: int, batch: 
 
 
 def recorded_row(training: Training) -> dict[str, Any]:
-    """The peak predicted from a recording on this CPU, against the compiler's for each GPU."""
+    """The peak predicted from a recording on this CPU, against the compiler's for one GPU."""
     case = training.case
     recorded = int(estimate(training.model, case.batch).peak)
-    peaks = {target: int(training.estimate(None, case.batch, target).peak) for target in TARGETS}
-    errors = {target: recorded / peak - 1 for target, peak in peaks.items()}
-    return {"model": case.name, "target": "", "recorded": recorded, "compiled": peaks, "errors": errors}
+    peak = int(training.estimate(None, case.batch, RECORDED).peak)
+    return {
+        "model": case.name,
+        "target": RECORDED,
+        "recorded": recorded,
+        "compiled": peak,
+        "error": recorded / peak - 1,
+    }
 
 
 def _row(row: dict[str, Any]) -> list[str]:
@@ -213,7 +224,7 @@ def main() -> None:
         for target in args.target or TARGETS:
             for step in ("stock", "1/2", "1/4"):
                 run("steps", (case.name, target, step), args, partial(step_row, training, target, step))
-        run("recorded", (case.name, "", ""), args, partial(recorded_row, training))
+        run("recorded", (case.name, RECORDED, ""), args, partial(recorded_row, training))
         for target in args.target or TARGETS:
             run("largest", (case.name, target, ""), args, partial(largest_row, training, target))
     show(kept())
@@ -251,14 +262,10 @@ def show(figures: dict[str, Any]) -> None:
     print(table(rows, head=["model", "GPU", "stock", "memfit exact", "times", "lever"], right=[2, 3, 4]))
     print()
     rows = [
-        [
-            row["model"],
-            f"{row['recorded'] / MIB:.0f}",
-            *(f"{row['errors'][target]:+.0%}" for target in TARGETS),
-        ]
+        [row["model"], f"{row['recorded'] / MIB:.0f}", f"{row['compiled'] / MIB:.0f}", f"{row['error']:+.0%}"]
         for row in figures["recorded"]
     ]
-    print(table(rows, head=["model", "recorded MiB", *TARGETS], right=range(1, 5)))
+    print(table(rows, head=["model", "recorded MiB", f"compiled for {RECORDED}", "error"], right=range(1, 4)))
 
 
 if __name__ == "__main__":
