@@ -83,6 +83,16 @@ def test_inputs_stay_on_the_host_where_anything_has_to_change() -> None:
     assert (parts.micro_batch, parts.peak) == (32, 100 + 320 + 20)
 
 
+def test_of_two_that_are_as_fast_the_one_that_changes_less_is_taken() -> None:
+    # In three parts it fits without segments; with some that cost next to nothing, two parts would do.
+    front = [_segments(560, 0.001)]
+    found = list(candidates(FIGURES, 64, list(sizes(64)), Fidelity.EXACT, front))
+    assert min(c.time for c in found if c.peak <= 465 and c.micro_batch) < 1.012
+    chosen = best(found, 465, Fidelity.EXACT)
+    assert chosen is not None
+    assert (chosen.micro_batch, chosen.segments) == (22, None)
+
+
 def test_precision_is_lowered_only_where_allowed_and_nothing_more_faithful_fits() -> None:
     found = list(candidates(FIGURES, 64, [], Fidelity.NEAR, FRONT, "mixed_bfloat16"))
     assert best(found, 230, Fidelity.NEAR) is None

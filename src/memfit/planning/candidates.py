@@ -8,6 +8,9 @@ from memfit.planning import host_inputs, mixed_precision
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.rematerialisation_segments import Segments
 
+# Predicted times that are closer than this part of a stock step cannot be told apart.
+_SAME_TIME = 0.02
+
 
 @dataclass(frozen=True)
 class Way:
@@ -69,6 +72,11 @@ class Candidate:
     inputs_on_host: bool = False
 
     @property
+    def changes(self) -> int:
+        """How many things are changed in a step."""
+        return sum(change is not None for change in (self.micro_batch, self.segments, self.precision))
+
+    @property
     def way(self) -> Way:
         """How a step is computed."""
         return Way(self.segments, self.micro_batch is not None)
@@ -115,9 +123,18 @@ def candidates(
 
 
 def best(found: Sequence[Candidate], memory: int, allow: Fidelity) -> Candidate | None:
-    """The fastest of the most faithful candidates that fit; None where none fits."""
+    """The fastest of the most faithful candidates that fit; None where none fits.
+
+    Of those that are as fast, as far as predictions can tell, it is the one that changes least.
+    """
     fitting = [candidate for candidate in found if candidate.peak <= memory and candidate.fidelity <= allow]
-    return min(fitting, key=lambda candidate: (candidate.fidelity, candidate.time), default=None)
+    if not fitting:
+        return None
+    fidelity = min(candidate.fidelity for candidate in fitting)
+    faithful = [candidate for candidate in fitting if candidate.fidelity == fidelity]
+    fastest = min(candidate.time for candidate in faithful)
+    as_fast = [candidate for candidate in faithful if candidate.time <= fastest + _SAME_TIME]
+    return min(as_fast, key=lambda candidate: (candidate.changes, candidate.time))
 
 
 def predicted_saving(segments: Segments, size: int) -> int:
