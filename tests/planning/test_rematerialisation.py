@@ -10,7 +10,7 @@ from keras import layers
 
 from memfit.budgets.errors import InvalidInput
 from memfit.budgets.size import Size
-from memfit.planning.rematerialisation import choose, front
+from memfit.planning.rematerialisation import _Chooser, choose, front
 from memfit.planning.rematerialisation_costs import flops
 from memfit.planning.rematerialisation_options import Choices
 from memfit.planning.rematerialisation_peak import predicted_peak
@@ -102,6 +102,23 @@ def test_a_refined_choice_is_smaller_than_what_it_came_from(model: keras.Model) 
     assert smaller is not None
     assert max(ledger.count(smaller).totals) <= aim
     assert refined(ledger, stock, 1.0) is None
+
+
+@pytest.mark.parametrize("batch", [8, None], ids=["known batch", "unknown batch"])
+def test_no_three_tensors_are_added_at_once(batch: int | None) -> None:
+    """TensorFlow's memory optimizer gives such a sum two more buffers where memory is short."""
+    import tensorflow as tf
+
+    found = trace(residual(), 8, tf.TensorSpec((batch, 8, 8, 3)))
+    assert not [op for op in found.ops if op.type == "AddN" and len(op.inputs) > 2]
+    assert sum(op.type in ("AddN", "AddV2") for op in found.ops[found.forward_count :]) > 3
+
+
+def test_no_choice_is_dearer_than_cuts_of_the_same_memory(model: keras.Model) -> None:
+    chooser = _Chooser(trace(model, 8), 8)
+    for choice in chooser.down_to(0.0):
+        cuts = chooser.within(choice.activation_bytes)
+        assert cuts is None or choice.recomputed <= cuts.recomputed
 
 
 def test_no_product_is_stored_only_to_be_summed(model: keras.Model) -> None:

@@ -86,7 +86,9 @@ class Prospects:
         try:
             self.no_segments = micro_batches.custom_step(self.job.model)
             if self.no_segments is None:
-                self.fronts = front(self.job.model, self._reference, self._input_specs())
+                # A GPU's step is asked of its compiler, which is XLA.
+                compiled = True if self.job.device is not None else None
+                self.fronts = front(self.job.model, self._reference, self._input_specs(), compiled=compiled)
         except InvalidInput as error:
             self.no_segments = str(error)
 

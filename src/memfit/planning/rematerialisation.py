@@ -26,18 +26,21 @@ _DEAREST = 0.6
 _COUNTED = 1_200_000
 
 
-def front(model: Any, batch_size: int, inputs: Any = None) -> tuple[Segments, ...]:
+def front(
+    model: Any, batch_size: int, inputs: Any = None, *, compiled: bool | None = None
+) -> tuple[Segments, ...]:
     """Lists the choices worth having, from the fastest to the one with the least memory.
 
     Args:
         model: A built Keras model.
         batch_size: The batch the figures are for.
         inputs: Tensor specs of the model's inputs; needed only for subclassed models.
+        compiled: Whether XLA compiles the step; None for what the model was compiled with.
 
     Returns:
         Choices of which none is both smaller and faster than another; empty if nothing can be saved.
     """
-    chooser = _Chooser(trace(model, batch_size, inputs), batch_size)
+    chooser = _Chooser(trace(model, batch_size, inputs), batch_size, _is_compiled(model, compiled))
     found = chooser.down_to(0.0)
     best: list[Segments] = []
     for choice in sorted(found, key=lambda choice: (choice.recomputed, choice.activation_bytes)):
@@ -46,7 +49,14 @@ def front(model: Any, batch_size: int, inputs: Any = None) -> tuple[Segments, ..
     return tuple(best)
 
 
-def choose(model: Any, batch_size: int, activation_budget: int | float, inputs: Any = None) -> Segments:
+def choose(
+    model: Any,
+    batch_size: int,
+    activation_budget: int | float,
+    inputs: Any = None,
+    *,
+    compiled: bool | None = None,
+) -> Segments:
     """Chooses the least recomputation with which the activations of a step fit.
 
     Args:
@@ -54,6 +64,7 @@ def choose(model: Any, batch_size: int, activation_budget: int | float, inputs: 
         batch_size: The batch the step is for.
         activation_budget: Bytes for the activations, or, as a float up to 1, a part of what stock Keras takes.
         inputs: Tensor specs of the model's inputs; needed only for subclassed models.
+        compiled: Whether XLA compiles the step; None for what the model was compiled with.
 
     Returns:
         The choice, which `memfit.training.rematerialisation.rematerialised` applies to the model or to a copy.
@@ -61,7 +72,7 @@ def choose(model: Any, batch_size: int, activation_budget: int | float, inputs: 
     Raises:
         InvalidInput: If no choice is that small; the message says what the smallest takes.
     """
-    chooser = _Chooser(trace(model, batch_size, inputs), batch_size)
+    chooser = _Chooser(trace(model, batch_size, inputs), batch_size, _is_compiled(model, compiled))
     budget = activation_budget * chooser.stock if isinstance(activation_budget, float) else activation_budget
     choice = chooser.within(budget)
     if choice is not None:
@@ -77,6 +88,18 @@ def choose(model: Any, batch_size: int, activation_budget: int | float, inputs: 
     )
 
 
+def _is_compiled(model: Any, compiled: bool | None) -> bool:
+    return bool(getattr(model, "jit_compile", False)) if compiled is None else compiled
+
+
+def _peak_of_all(trace: Trace) -> int:
+    """The peak of a step that computes nothing again."""
+    everything = (
+        (index, number) for index, op in enumerate(trace.forward) for number in range(len(op.sizes))
+    )
+    return predicted_peak(trace, frozenset(everything), ())
+
+
 @dataclass(frozen=True)
 class _Step:
     start: int
@@ -87,16 +110,20 @@ class _Step:
 class _Chooser:
     """Dynamic programming over the cuts of one trace."""
 
-    def __init__(self, trace: Trace, batch_size: int) -> None:
+    def __init__(self, trace: Trace, batch_size: int, compiled: bool = False) -> None:
         self.trace = trace
+        # XLA knows no order inside of a segment: single changes, which count on one, save nothing without cuts.
+        self.counts_on_order = not compiled
         self.batch_size = batch_size
         self.choices = Choices(trace)
         self.table = options_by_start(self.choices)
-        self.stock = predicted_peak(trace, self.choices.small.union(*self.choices.needed), ())
+        self.stock = _peak_of_all(trace.stock or trace)
         self.ledger = Ledger(self.choices)
         self.all_large = frozenset(tensor for tensors in self.choices.needed for tensor in tensors)
         # Small tensors, which the ledger leaves out.
-        self.slack = self.stock - max(self.ledger.count(Choice(self.all_large, ())).totals, default=0)
+        self.slack = _peak_of_all(trace) - max(
+            self.ledger.count(Choice(self.all_large, ())).totals, default=0
+        )
         self.step_cost = sum(op.cost for op in trace.ops)
 
     def within(self, budget: float) -> Segments | None:
@@ -118,8 +145,9 @@ class _Chooser:
             aim = max(ratio * self.stock, budget) - self.slack
             divided = self._divided(aim)
             tried = [] if divided is None else [divided]
-            if self.ledger.counted < _COUNTED and (next_one := refined(self.ledger, walked, aim)):
-                walked = next_one
+            may_walk = self.counts_on_order and self.ledger.counted < _COUNTED
+            if may_walk and (farther := refined(self.ledger, walked, aim)) is not None:
+                walked = farther
                 tried.append(walked)
             fitting = [
                 (count.cost, choice) for choice in tried if (count := self.ledger.count(choice)).within(aim)

@@ -22,8 +22,15 @@ IN_PLACE = {
     ),
     *("BiasAdd", "Rsqrt", "TanhGrad", "SigmoidGrad", "Elu", "Softplus"),
 }
-# Kernels side by side have a workspace each, which is not counted: leave some room for that.
+# Kernels side by side have a workspace each, which is not counted: leave some room for that. Those of convolutions'
+# gradients are tens of MiB, and use all cores anyway: one at a time.
 _ROOM_BESIDE = 0.85
+_WITH_WORKSPACE = {
+    "Conv2DBackpropFilter",
+    "Conv2DBackpropInput",
+    "Conv3DBackpropFilterV2",
+    "Conv3DBackpropInputV2",
+}
 # Ops that may run at once; more were not seen to be ready.
 _MOST_BESIDE = 8
 Buffer = tuple[
@@ -53,10 +60,12 @@ def beside(trace: Trace, kept: Collection[Tensor], starts: Sequence[int]) -> Ite
     room = _ROOM_BESIDE * max((total for _, total, _ in alive), default=0)
     first = sum(1 for _ in _forward_steps(trace))
     for place in range(first, len(steps)):
-        more = count = 0
+        more = count = workspaces = 0
         while count < min(_MOST_BESIDE, place - first):
-            more += sum(trace.ops[steps[place - count][0]].sizes)
-            if alive[place - count - 1][2] + more > room:
+            op = trace.ops[steps[place - count][0]]
+            more += sum(op.sizes)
+            workspaces += op.type in _WITH_WORKSPACE
+            if alive[place - count - 1][2] + more > room or workspaces > 1:
                 break
             count += 1
         yield steps[place][0], max(count - 1, 0)

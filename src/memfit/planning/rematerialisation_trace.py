@@ -1,7 +1,7 @@
 """Reading a model's forward and backward pass from the graph TensorFlow really builds for them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memfit.planning.private_apis import added_losses, forget_losses, forward_op_of, gradients
@@ -42,10 +42,17 @@ class Op:
 
 @dataclass(frozen=True)
 class Trace:
-    """Forward ops, then backward ops, each in an order in which they can run."""
+    """Forward ops, then backward ops, each in an order in which they can run.
+
+    Attributes:
+        ops: All of them; the backward ops as a rematerialised step has them.
+        forward_count: How many are forward ops.
+        stock: The same with the backward ops as TensorFlow makes them; None where nobody asked.
+    """
 
     ops: tuple[Op, ...]
     forward_count: int
+    stock: "Trace | None" = None
 
     @property
     def forward(self) -> tuple[Op, ...]:
@@ -83,9 +90,11 @@ def trace(model: Any, batch_size: int, inputs: Any = None) -> Trace:
         grad_ys = [tf.ones_like(output) for output in outputs]
         after = len(graph.get_operations())
         results = gradients(outputs, grad_ys, trainable_values(model), graph)
+        plain = in_order(forward, graph.get_operations()[after:], ops_of(results))
+        stock = read(forward, plain, scope, batch_size)
         backward, results = without_concats(graph.get_operations()[after:], results)
         backward = in_order(forward, without_products(without_tiles(backward)), ops_of(results))
-        found.append(read(forward, backward, scope, batch_size))
+        found.append(replace(read(forward, backward, scope, batch_size), stock=stock))
 
     tf.function(step, autograph=False).get_concrete_function(specs)
     forget_losses(model)
@@ -220,13 +229,13 @@ def differentiable(tensors: Sequence[Any]) -> list[Any]:
 
 
 def _of_weights(forward: Sequence[Any]) -> set[Any]:
-    """Finds the ops that follow from weights and constants alone, such as casts: they are no activations.
+    """Finds the ops that follow from weights, constants and shapes alone, such as casts: they are no activations.
 
     Random numbers follow from their seeds alone, but they are as large as activations.
     """
     found: set[Any] = set()
     for op in forward:
-        if op.type in ("ReadVariableOp", "Const") or (
+        if op.type in ("ReadVariableOp", "Const", *_SHAPE_READERS) or (
             op.inputs
             and not op.type.startswith("Stateless")
             and all(tensor.op in found for tensor in op.inputs)
