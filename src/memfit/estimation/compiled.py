@@ -83,7 +83,7 @@ def events_at(
     asked = [i for i, e in enumerate(recorded) if not e.freed and e.op.startswith(_COMPILED)]
     asked.sort(key=lambda index: -recorded[index].requested)
     sizes = dict(zip(asked, _assigned(step, spec, target), strict=False))
-    inputs = {size * batch for size in _bytes_per_sample(spec)}
+    inputs = {size * batch for size in bytes_per_sample(spec)}
     found = []
     for index, event in enumerate(recorded):
         size = sizes.get(index, event.requested)
@@ -127,16 +127,17 @@ def _assigned(step: Callable[[Batch], Any], spec: Spec, batch: int) -> list[int]
     )
 
 
-def _bytes_per_sample(spec: Spec) -> set[int]:
+def bytes_per_sample(spec: Spec) -> list[int]:
+    """Returns the bytes of each tensor of a batch, per sample."""
     import tensorflow as tf
 
-    found: set[int] = set()
+    found: list[int] = []
 
     def add(leaf: Any) -> None:
         elements = 1
         for size in leaf.shape:
             elements *= size
-        found.add(elements * tf.as_dtype(leaf.dtype).size)
+        found.append(elements * tf.as_dtype(leaf.dtype).size)
 
     mapped(add, spec.structure)
     return found

@@ -133,9 +133,9 @@ class Estimate:
     def breakdown(self) -> Mapping[str, Size]:
         """Bytes by kind at the peak; they add up to it."""
         sums: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
-        for allocation, asked, occupied in self._at_peak.living:
+        for allocation, asked, _ in self._at_peak.living:
             sums[allocation.kind] += asked
-            sums["rounding"] += occupied - asked
+        sums["rounding"] = self.peak - sum(sums.values())
         return self.with_known_weights(sums)
 
     def with_known_weights(self, sums: Mapping[str, int]) -> dict[str, Size]:

@@ -5,11 +5,12 @@ import contextlib
 import gc
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from memfit.estimation.compiled import Compiled, compiled_for
+from memfit.estimation.compiled import Compiled, bytes_per_sample, compiled_for
 from memfit.estimation.private_apis import know_own_variables, optimise_once
 from memfit.estimation.sending import unpacked
 from memfit.estimation.specs import Batch, Spec, mapped, outputs_of
@@ -29,6 +30,8 @@ _SECONDS_BEFORE = 8.0
 _SECONDS_PER_TRACE = 1.2
 # What TensorFlow names a constant it has computed ahead.
 _FOLDED = "__cf__"
+# Smaller arrays may lie where TensorFlow needs no copy of them, at any batch size.
+_LARGE_ARRAY = 2**16
 _LOOPS = frozenset({"While", "StatelessWhile"})
 
 
@@ -127,7 +130,7 @@ def record(payload: bytes, largest: int, target: int | None, phase: str) -> Reco
         mark()
         largest = batches[len(smaller)]
         count = _in_a_row(step, _batch(spec, largest), seconds)
-    steps = tuple(Step(largest, events) for events in trace.steps[-count:])
+    steps = tuple(Step(largest, _fed(events, spec, largest)) for events in trace.steps[-count:])
     compiled = (
         (compiled_for(_body(model, phase), spec, steps[-1].events, largest, target),)
         if model.jit_compile
@@ -139,7 +142,9 @@ def record(payload: bytes, largest: int, target: int | None, phase: str) -> Reco
         variables=variables,
         folded=tuple(Step(batch, _folded(events)) for batch, events in zip(known, first_calls, strict=True)),
         start=later[len(smaller)],
-        smaller=tuple(Step(batch, events) for batch, events in zip(smaller, later, strict=False)),
+        smaller=tuple(
+            Step(batch, _fed(events, spec, batch)) for batch, events in zip(smaller, later, strict=False)
+        ),
         steps=steps,
         compiled=compiled,
         layers=tuple(layer.name for layer in _layers(model)),
@@ -157,6 +162,20 @@ def _folded(events: tuple[Event, ...]) -> tuple[Event, ...]:
         else:
             alive[event.address] = event
     return tuple(event for event in alive.values() if _FOLDED in event.op)
+
+
+def _fed(events: tuple[Event, ...], spec: Spec, batch: int) -> tuple[Event, ...]:
+    """Returns a step's events with those of its batch, where TensorFlow took an array over without a copy.
+
+    It was seen to, in spite of `_batch`, and does not with the arrays of a large batch.
+    """
+    seen = Counter(event.requested for event in events if not event.freed and not event.op)
+    wanted = Counter(size * batch for size in bytes_per_sample(spec) if size * batch >= _LARGE_ARRAY)
+    born = tuple(
+        Event(-1 - number, size, size, "", "", "", freed=False)
+        for number, size in enumerate((wanted - seen).elements())
+    )
+    return (*born, *events, *(event._replace(freed=True) for event in born))
 
 
 def ladder(largest: int) -> tuple[int, ...]:

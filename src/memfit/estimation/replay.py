@@ -22,6 +22,8 @@ _EVENTS = 56_000
 _MOST_RUNS = 16
 # `ConstantFoldingOptions::max_constant_size_in_bytes` of TensorFlow's runtime.
 _LARGEST_CONSTANT = 10 * 2**20
+# What TensorFlow knows a variable by.
+_HANDLE = 200
 # A run of fewer shows only the first step and what is like it.
 _LEAST_STEPS = 3
 
@@ -246,14 +248,24 @@ class Replay:
 
     def _prepare(self) -> None:
         """Lays out what is there before the first step, in the order and with the gaps that Keras leaves."""
-        script, allocator = self.script, self.allocator
+        script, allocate, release = self.script, self.allocator.allocate, self.allocator.release
         for index in range(script.before):
-            size = self.sizes[index]
-            # A random initial value is drawn, scaled and shifted, each into a buffer of its own.
-            drawn = [allocator.allocate(size) for _ in range(2)] if index in script.random else []
-            self.serve((index,))
-            for chunk in reversed(drawn):
-                allocator.release(chunk)
+            if index in script.random:
+                # A seed, the generator's key and counter; the value is drawn, scaled and shifted, each into a
+                # buffer of its own. Small as the others are, it is them that open the first region.
+                size = self.sizes[index]
+                seed, key, counter, drawn = (allocate(bytes_) for bytes_ in (8, 8, 16, size))
+                scale = allocate(4)
+                scaled = allocate(size)
+                release(scale)
+                self.serve((index,))
+                for chunk in (scaled, key, counter, drawn, seed):
+                    release(chunk)
+            else:
+                value = allocate(4)
+                self.serve((index,))
+                release(value)
+            allocate(_HANDLE)
         self.serve(script.order[: script.ends[0]])
         self.keep(range(len(self.held)))
 
@@ -334,23 +346,19 @@ def course(script: Script, batch: int, run: tuple[int, ...]) -> list[Counter[str
     for number in before:
         replay.step(number)
     sums: Counter[str] = Counter()
-
-    def add(index: int, occupied: int, sign: int) -> None:
-        sums[script.allocations[index].kind] += sign * replay.asked[index]
-        sums["rounding"] += sign * (occupied - replay.asked[index])
-
-    for index, occupied in replay.living():
-        add(index, occupied, 1)
+    for index, _ in replay.living():
+        sums[script.allocations[index].kind] += replay.asked[index]
     found = []
     for code in script.steps[last][0]:
         if code < 0:
             kept = replay.kept.get(replay.sizes[-1 - code])
             dying = replay.held[-1 - code] or (kept[-1] if kept else None)
             if dying is not None:
-                add(dying[OWNER], dying[SIZE], -1)
+                sums[script.allocations[dying[OWNER]].kind] -= replay.asked[dying[OWNER]]
+        else:
+            sums[script.allocations[code].kind] += replay.asked[code]
         replay.serve((code,))
-        born = replay.held[code] if code >= 0 else None
-        if born is not None:
-            add(code, born[SIZE], 1)
+        sums["rounding"] = 0
+        sums["rounding"] = replay.allocator.in_use - sum(sums.values())
         found.append(sums.copy())
     return found
