@@ -19,6 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpu_compiler.cases import CASES, TARGETS, Case
 from machine import RESULTS, write
+from memfit.budgets.errors import InvalidInput
 from memfit.estimation.estimating import estimate
 from memfit.estimation.gpu_compiler.cache import remembered
 from memfit.estimation.gpu_compiler.compiled import Compiled
@@ -77,11 +78,10 @@ class Training:
         if isinstance(lever, int):
             return partial(micro_batched, size=lever)
         batch = self.case.batch
-        segments = (
-            choose(self.model, batch, lever, compiled=True)
-            if lever
-            else front(self.model, batch, compiled=True)[-1]
-        )
+        try:
+            segments = choose(self.model, batch, lever, compiled=True)
+        except InvalidInput:  # no choice is that small: the smallest there is
+            segments = front(self.model, batch, compiled=True)[-1]
         return partial(rematerialised, segments=segments)
 
     def hlo(self, lever: Lever, batch: int) -> Lowered:
