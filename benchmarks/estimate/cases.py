@@ -209,6 +209,50 @@ def frozen(size: int = 96) -> Any:
     return keras.Model(inputs, layers.Dense(10)(layers.Dense(256, activation="relu")(x)))
 
 
+def signal(length: int = 512) -> Any:
+    """A one-dimensional convolutional network over a signal."""
+    import keras
+    from keras import layers
+
+    stack = [layers.Conv1D(64, 5, padding="same", activation="relu") for _ in range(4)]
+    return keras.Sequential(
+        [
+            keras.Input((length, 8)),
+            *stack,
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(5, activation="softmax"),
+        ]
+    )
+
+
+def branching(size: int = 64) -> Any:
+    """Blocks of four parallel branches, as in Inception."""
+    import keras
+    from keras import layers
+
+    inputs = x = keras.Input((size, size, 3))
+    for filters in (16, 32, 64):
+        branches = [layers.Conv2D(filters, 1, activation="relu")(x) for _ in range(3)]
+        branches[1] = layers.Conv2D(filters, 3, padding="same", activation="relu")(branches[1])
+        branches[2] = layers.Conv2D(filters, 5, padding="same", activation="relu")(branches[2])
+        pooled = layers.AveragePooling2D(3, 1, padding="same")(x)
+        branches.append(layers.Conv2D(filters, 1, activation="relu")(pooled))
+        x = layers.MaxPooling2D()(layers.Concatenate()(branches))
+    return keras.Model(inputs, layers.Dense(10, activation="softmax")(layers.GlobalAveragePooling2D()(x)))
+
+
+def separable(size: int = 64) -> Any:
+    """Separable convolutions with skips."""
+    import keras
+    from keras import layers
+
+    inputs = x = keras.Input((size, size, 3))
+    for filters in (32, 64, 128):
+        y = layers.BatchNormalization()(layers.SeparableConv2D(filters, 3, padding="same")(x))
+        x = layers.MaxPooling2D()(layers.Add()([layers.Activation("swish")(y), layers.Conv2D(filters, 1)(x)]))
+    return keras.Model(inputs, layers.Dense(10, activation="softmax")(layers.Flatten()(x)))
+
+
 def clipped() -> Any:
     """Adam with the gradients' global norm clipped."""
     import keras
@@ -234,6 +278,9 @@ CASES = (
     Case("VGG16 64", application("VGG16", 64), "sgd", (32,)),
     Case("EfficientNetB0 64", application("EfficientNetB0", 64), "lion", (32,)),
     Case("DenseNet121 64", application("DenseNet121", 64), "rmsprop", (32,)),
+    Case("Conv1D 512", signal, "adam", (64,)),
+    Case("Inception-like 64", branching, "adam", (64,)),
+    Case("separable 64", separable, "adafactor", (64,)),
     Case("CNN 64", cnn, "adam", (64,), policy="mixed_bfloat16"),
     Case("U-Net 64", lambda: unet(64), "adam", (32,), policy="mixed_float16"),
     Case("ViT 64", vit, "adam", (32,), policy="mixed_bfloat16"),

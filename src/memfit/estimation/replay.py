@@ -1,7 +1,9 @@
 """Replaying recorded steps at another batch size through the model of TensorFlow's allocator."""
 
+import gc
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, pairwise
@@ -316,14 +318,27 @@ def runs(script: Script) -> list[tuple[int, ...]]:
 def peaks(script: Script, batch: int) -> list[list[Peak]]:
     """Returns the peaks of the steps of each run."""
     found = []
-    for run in runs(script):
-        replay = Replay(script, batch)
-        steps = []
-        for end, number in enumerate(run, 1):
-            highest, position = replay.step(number)
-            steps.append(Peak(highest, run[:end], position))
-        found.append(steps)
+    with _no_collection():
+        for run in runs(script):
+            replay = Replay(script, batch)
+            steps = []
+            for end, number in enumerate(run, 1):
+                highest, position = replay.step(number)
+                steps.append(Peak(highest, run[:end], position))
+            found.append(steps)
     return found
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keeps Python from looking for garbage in all there is, because of the many chunks that come and go."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def moment(script: Script, batch: int, peak: Peak) -> Moment:
