@@ -114,14 +114,14 @@ class RecordedSteps:
         """What a step takes with its margin, where `size` samples pass at once.
 
         What was not recorded follows from what was: segments save what they predict, as far as that has shown to
-        be real, and parts want a copy of the gradients besides. For parts it is never less than that, whatever
-        their recording shows: seen with VGG19, their gaps in the memory are larger than it knows.
+        be real, and parts want a copy of the gradients besides. Whole passes in parts are never taken to need less
+        than the peak of one and that copy: with VGG19 the recording was seen to show too little.
         """
-        apart = self.need(Way(way.segments), size) + self._gradients if way.in_parts else 0
         if way in self._ways:
-            return max(apart, self._ways[way].need(self._batch(way, size)) - self._waiting(way, size))
+            least = self.stock.peak(size) + self._gradients if way == Way(None, True) else 0
+            return max(least, self._ways[way].need(self._batch(way, size)) - self._waiting(way, size))
         if way.in_parts:
-            return apart
+            return self.need(Way(way.segments), size) + self._gradients
         assert way.segments is not None
         saved = int(self._realised * predicted_saving(way.segments, size))
         return self.need(Way(), size) - saved
