@@ -80,7 +80,7 @@ def _fitted_near(memory: int) -> tuple[list[float], Any]:
 
 
 def test_what_a_refusal_advises_is_accepted_and_the_nearer_fidelity_trains() -> None:
-    memory = Size("38MiB")
+    memory = Size("40MiB")
     with pytest.raises(DoesNotFit) as caught:
         memfit.plan(_model(), BATCH, memory=memory, allow="exact")
     error = caught.value
