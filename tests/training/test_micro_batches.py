@@ -253,6 +253,18 @@ def test_masks_under_xla() -> None:
     assert_same_training(make, lambda: {"x": IDS, "y": TAGS, "batch_size": 16, "epochs": 4}, micro_batch=5)
 
 
+def test_recurrent_layers_under_xla_whose_weights_are_read_before_their_loop() -> None:
+    def make() -> keras.Model:
+        recurrent = [layers.Bidirectional(layers.LSTM(4, return_sequences=True)), layers.GRU(3)]
+        model = keras.Sequential([keras.Input((7, 2)), *recurrent, layers.Dense(3)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.3), loss, jit_compile=True)
+        return model
+
+    x = np.concatenate([X, X, X[:, :2]], axis=1).reshape(72, 7, 2)
+    assert_same_training(make, lambda: {"x": x, "y": Y, "batch_size": 16, "epochs": 4}, micro_batch=8)
+
+
 def test_eagerly_with_masks() -> None:
     def make() -> keras.Model:
         model = keras.Sequential([layers.Embedding(5, 4, mask_zero=True), layers.Dense(3)])
