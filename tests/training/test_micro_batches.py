@@ -53,7 +53,9 @@ def test_short_parts_short_last_batch_and_parts_larger_than_the_batch_change_not
     assert_same_training(dense, data, micro_batch=size)
 
 
-@pytest.mark.parametrize("size", [5, 8])  # the last batch: a loop of one round and a rest, a loop of one round
+@pytest.mark.parametrize(
+    "size", [5, 8]
+)  # the last batch: a loop of one round and a rest, a loop of one round
 def test_xla_computes_equal_parts_in_a_loop_and_a_shorter_one_after_it(size: int) -> None:
     assert_same_training(lambda: dense(jit_compile=True), data, micro_batch=size)
 
