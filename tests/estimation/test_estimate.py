@@ -12,9 +12,9 @@ import tensorflow as tf
 import memfit
 from memfit.budgets.errors import InvalidInput, ProcessDied
 from memfit.budgets.isolation import isolated
+from memfit.estimation.allocations import Allocation, Script
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.naming import KINDS
-from memfit.estimation.replay import Allocation, Script
 
 BATCH = 64
 

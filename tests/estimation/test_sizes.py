@@ -2,7 +2,7 @@
 
 import pytest
 
-from memfit.estimation.recording import Step
+from memfit.estimation.recorded import Step
 from memfit.estimation.sizes import askers, size_of, sizes_by_asker
 from memfit.estimation.trace import Event
 

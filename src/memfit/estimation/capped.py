@@ -1,7 +1,8 @@
 """Whether the recorded steps complete under a cap, where a thread that finds no room waits for the others."""
 
+from memfit.estimation.allocations import Script
 from memfit.estimation.bfc import OutOfMemory
-from memfit.estimation.replay import Replay, Script, runs
+from memfit.estimation.replay import Replay, runs
 
 # Each run is replayed for every cap that is tried.
 _RUNS = 4

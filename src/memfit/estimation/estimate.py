@@ -10,10 +10,11 @@ from typing import Any
 
 from memfit.budgets.errors import InvalidInput
 from memfit.budgets.size import Size
+from memfit.estimation.allocations import Allocation, Script
 from memfit.estimation.capped import completes
 from memfit.estimation.gpus import GPU
 from memfit.estimation.naming import KINDS
-from memfit.estimation.replay import Allocation, Moment, Peak, Script, moment, peaks
+from memfit.estimation.replay import Moment, Peak, moment, peaks
 from memfit.tables import table
 
 _MIB = 2**20

@@ -10,14 +10,15 @@ from memfit.budgets.errors import InvalidInput, ProcessDied
 from memfit.budgets.host import host_memory
 from memfit.budgets.isolation import run_isolated
 from memfit.budgets.size import Size
+from memfit.estimation.allocations import script_of
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.gpu_compiler.asking import compiled_estimate
 from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
 from memfit.estimation.gpus import gpu
 from memfit.estimation.naming import Names
-from memfit.estimation.recording import Prepare, Recording, record
-from memfit.estimation.replay import script_of
+from memfit.estimation.recorded import Recording
+from memfit.estimation.recording import Prepare, record
 from memfit.estimation.sending import packed
 from memfit.estimation.specs import spec_of
 

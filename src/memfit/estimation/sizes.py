@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from memfit.estimation.compiled import Compiled
-from memfit.estimation.recording import Step
+from memfit.estimation.recorded import Step
 from memfit.estimation.trace import Event
 
 # Who asks: the op, what for, the tensor's rank and last dimension, and the how-manieth time in a step. The same

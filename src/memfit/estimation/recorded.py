@@ -1,0 +1,58 @@
+"""What a recording holds: the variables, and every birth and death of some small steps."""
+
+from dataclasses import dataclass
+
+from memfit.estimation.compiled import Compiled
+from memfit.estimation.trace import Event
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable that is there before the first step: its owner's name, its kind and its bytes."""
+
+    name: str
+    kind: str
+    bytes: int
+    random: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """A recorded step: its batch size and its events in order."""
+
+    batch: int
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """All that one isolated process saw.
+
+    Attributes:
+        phase: "train", "validate" or "predict".
+        variables: What is there before the first step.
+        folded: For each batch size whose step was traced for it, what TensorFlow computed ahead and keeps.
+        start: Events of making the optimizer's state.
+        smaller: A step of each smaller batch, which only gives sizes.
+        steps: Steps in a row at the largest batch, whose orders are replayed.
+        compiled: A step as XLA would have it at the batch size asked about, which was compiled and not run.
+        layers: Names of the model's layers, nested ones included.
+        shapes: Shapes of the trainable variables, as text: a gradient has one of them.
+        seconds: Time per op name in a step of the largest batch.
+    """
+
+    phase: str
+    variables: tuple[Variable, ...]
+    folded: tuple[Step, ...]
+    start: tuple[Event, ...]
+    smaller: tuple[Step, ...]
+    steps: tuple[Step, ...]
+    compiled: tuple[Compiled, ...]
+    layers: tuple[str, ...]
+    shapes: frozenset[str]
+    seconds: dict[str, float]
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The batch sizes that were recorded, the smallest first."""
+        return (*(step.batch for step in self.smaller), self.steps[0].batch)
