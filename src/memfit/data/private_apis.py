@@ -46,15 +46,7 @@ def dataset_graph(dataset: Any) -> Any:
 
 def source_tensors(dataset: Any) -> list[Any]:
     """Returns the tensors that a pipeline's sources hold, without copying them into a graph."""
-    found, todo, seen = [], [dataset], set()
-    while todo:
-        part = todo.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        found += list(getattr(part, "_tensors", []))
-        todo += part._inputs()
-    return found
+    return [tensor for part in dataset_parts(dataset) for tensor in getattr(part, "_tensors", [])]
 
 
 def inputs_of(dataset: Any) -> list[Any]:
@@ -93,3 +85,55 @@ def let_go_of_pages(array: Any) -> None:
     """
     if getattr(array, "mode", "") == "r" and getattr(array, "_mmap", None) is not None:
         array._mmap.madvise(mmap.MADV_DONTNEED)
+
+
+def dataset_parts(dataset: Any) -> list[Any]:
+    """A tf.data pipeline and all the datasets it reads from, nearest first."""
+    found: list[Any] = []
+    todo = [dataset]
+    while todo:
+        part = todo.pop()
+        if not any(part is other for other in found):
+            found.append(part)
+            todo += part._inputs()
+    return found
+
+
+def ops_of_functions(part: Any) -> Iterator[Any]:
+    """The nodes of the functions that one stage of a tf.data pipeline calls, and of those that they call."""
+    for wrapper in part._functions():
+        graph = wrapper.function.graph.as_graph_def()
+        yield from graph.node
+        for function in graph.library.function:
+            yield from function.node_def
+
+
+def shuffle_seeds(part: Any) -> tuple[int, int] | None:
+    """Both seeds of a stage that shuffles or draws at random, zeros for none; None for any other stage."""
+    if type(part).__name__ not in ("_ShuffleDataset", "_RandomDataset"):
+        return None
+    return int(part._seed), int(part._seed2)
+
+
+def reshuffles(part: Any) -> bool:
+    """Says whether a stage gives another order in every pass."""
+    return shuffle_seeds(part) is not None and getattr(part, "_reshuffle_each_iteration", True) is not False
+
+
+def is_cache(part: Any) -> bool:
+    """Says whether a stage is `cache()`."""
+    return type(part).__name__ == "CacheDataset"
+
+
+def is_parallel(part: Any) -> bool:
+    """Says whether a stage calls its function in several threads."""
+    return getattr(part, "_num_parallel_calls", None) is not None
+
+
+def is_out_of_order(part: Any) -> bool:
+    """Says whether a stage was allowed to give elements as they become ready."""
+    if type(part).__name__ != "_ParallelInterleaveDataset":
+        return getattr(part, "_deterministic", "default") == "false"
+    # This stage keeps it only in TensorFlow's graph; its sources are file names as a rule, and so small.
+    nodes = [node for node in dataset_graph(part).node if node.op.startswith("ParallelInterleave")]
+    return any(node.attr["deterministic"].s == b"false" for node in nodes)

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from memfit.budgets.errors import InvalidInput
+from memfit.data import private_apis as pipelines
 from memfit.data.pipeline import Pipeline, pipeline_of
 from memfit.training import private_apis
 
@@ -144,20 +145,18 @@ def _doubts(dataset: Any) -> Iterator[str]:
     """Yields why a tf.data pipeline may give other batches in a new process."""
     if dataset.options().deterministic is False:
         yield "its options let elements come in any order (deterministic=False)"
-    for part in private_apis.dataset_parts(dataset):
-        if private_apis.is_out_of_order(part):
+    for part in pipelines.dataset_parts(dataset):
+        if pipelines.is_out_of_order(part):
             yield "it lets elements come in any order (deterministic=False)"
-        if private_apis.is_cache(part) and any(
-            _is_random(below) for below in private_apis.dataset_parts(part)
-        ):
+        if pipelines.is_cache(part) and any(_is_random(below) for below in pipelines.dataset_parts(part)):
             yield "the first pass freezes a random order in its cache"
-        if private_apis.shuffle_seeds(part) == (0, 0):
+        if pipelines.shuffle_seeds(part) == (0, 0):
             yield "shuffle() has no seed, and none is set (keras.utils.set_random_seed)"
         yield from _doubts_of_functions(part)
 
 
 def _doubts_of_functions(part: Any) -> Iterator[str]:
-    for op in private_apis.ops_of_functions(part):
+    for op in pipelines.ops_of_functions(part):
         if op.op in _PYTHON:
             yield "it runs Python code, of which nothing can be known"
         elif op.op in _MOVES:
@@ -166,15 +165,15 @@ def _doubts_of_functions(part: Any) -> Iterator[str]:
             yield "it shuffles inside of a function"
         elif op.op in _DRAWS and op.attr["seed"].i == op.attr["seed2"].i == 0:
             yield "it draws random numbers without a seed"
-        elif op.op in _DRAWS and private_apis.is_parallel(part):
+        elif op.op in _DRAWS and pipelines.is_parallel(part):
             yield "it draws random numbers in several threads, whose order is chance"
 
 
 def _is_random(part: Any) -> bool:
-    drawn = any(op.op in _DRAWS for op in private_apis.ops_of_functions(part))
-    return drawn or private_apis.shuffle_seeds(part) is not None
+    drawn = any(op.op in _DRAWS for op in pipelines.ops_of_functions(part))
+    return drawn or pipelines.shuffle_seeds(part) is not None
 
 
 def _moves_on(dataset: Any) -> bool:
     """Whether a further pass over the dataset has another order."""
-    return any(private_apis.reshuffles(part) for part in private_apis.dataset_parts(dataset))
+    return any(pipelines.reshuffles(part) for part in pipelines.dataset_parts(dataset))
