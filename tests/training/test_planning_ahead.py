@@ -94,9 +94,6 @@ def test_what_a_refusal_advises_is_accepted() -> None:
     assert smaller.predicted <= memory
 
 
-@pytest.mark.xfail(
-    reason="the plan fits by its prediction, and a 27 MiB workspace of one convolution finds no gap"
-)
 def test_a_job_that_only_near_fits_trains_in_micro_batches() -> None:
     memory = Size("40MiB")
     losses, run = isolated(_fitted_near, int(memory), memory=memory)

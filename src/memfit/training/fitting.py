@@ -18,6 +18,7 @@ from memfit.training.guard.reading import reopenable
 from memfit.training.host_arrays import on_host
 from memfit.training.monitoring.monitoring import monitored
 from memfit.training.monitoring.peaks import PeakMeter, device_name
+from memfit.training.one_piece import take_in_one_piece
 from memfit.training.planned_steps import check_losses, check_plan
 from memfit.training.planning_ahead import plan as make_plan
 from memfit.training.precision import lowered
@@ -100,6 +101,8 @@ def fit(
         batch_size = _batch_size_with(plan, x, batch_size)
         for assumed in check_losses(model, plan, first_samples(x, y, sample_weight)):
             journal.note(assumed)
+        if plan.predicted < plan.stock:
+            take_in_one_piece(plan.memory, device_name())
     precision = None if plan is None else plan.precision
     arguments = {
         "x": x,
