@@ -80,7 +80,7 @@ def _fitted_near(memory: int) -> tuple[list[float], Any]:
 
 
 def test_what_a_refusal_advises_is_accepted() -> None:
-    memory = Size("40MiB")
+    memory = Size("36MiB")
     with pytest.raises(DoesNotFit) as caught:
         memfit.plan(_model(), BATCH, memory=memory, allow="exact")
     error = caught.value
@@ -95,7 +95,7 @@ def test_what_a_refusal_advises_is_accepted() -> None:
 
 
 def test_a_job_that_only_near_fits_trains_in_micro_batches() -> None:
-    memory = Size("40MiB")
+    memory = Size("36MiB")
     losses, run = isolated(_fitted_near, int(memory), memory=memory)
     assert run.plan.fidelity == Fidelity.NEAR
     assert run.plan.micro_batch is not None

@@ -34,3 +34,12 @@ def arena_cap(environment: Mapping[str, str] = os.environ) -> Size | None:
     if environment.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() not in {"1", "true"} or not cap.isdigit():
         return None
     return Size(int(cap) * _MIB)
+
+
+def left_for_one_piece(memory: int, peak: int) -> int:
+    """Returns how many bytes an arena's allocator can take as one more region, in whole MiB; 0 for none.
+
+    It takes regions that double: for a peak of what was in use up to now, not more than twice that was taken. The
+    smallest region has 2 MiB.
+    """
+    return max(0, (memory - 2 * peak) // _MIB - 4) * _MIB

@@ -63,6 +63,7 @@ class Script:
         order: Births and deaths.
         ends: Position in `order` at which the preparation and each step end.
         threads: The thread of every position in `order`.
+        one_piece: Whether all that is left of the memory is taken as one region before the first step.
     """
 
     allocations: tuple[Allocation, ...]
@@ -72,6 +73,7 @@ class Script:
     order: tuple[int, ...]
     ends: tuple[int, ...]
     threads: tuple[int, ...]
+    one_piece: bool = False
 
     def sizes(self, batch: int) -> Any:
         """Returns the bytes of every allocation at a batch size, as an array."""

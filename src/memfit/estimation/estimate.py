@@ -174,6 +174,10 @@ class Estimate:
             )
         return replace(self, batch_size=batch_size)
 
+    def in_one_piece(self) -> "Estimate":
+        """Returns the estimate where what is left of the memory is taken as one region before the first step."""
+        return replace(self, script=replace(self.script, one_piece=True))
+
     def fits(self, memory: int | str) -> bool:
         """Whether the phase fits into `memory`, with the margin it needs."""
         available = Size(memory) - self._guessed

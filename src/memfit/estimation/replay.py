@@ -9,12 +9,17 @@ from itertools import chain
 from random import Random
 from typing import NamedTuple
 
+from memfit.budgets.arena import left_for_one_piece
 from memfit.estimation.allocations import EVENTS, STEPS, Allocation, Script
 from memfit.estimation.bfc import BFC, OWNER, SIZE, Chunk, rounded
 
 _MOST_RUNS = 16
 # What TensorFlow knows a variable by.
 _HANDLE = 200
+# Laying out a variable takes up to fourteen births and deaths, one by one.
+_EVENTS_OF_A_VARIABLE = 20
+# More than any step takes, and less than the model of the allocator has addresses for.
+_WITHOUT_LIMIT = 2**44
 # A run of fewer shows only the first step and what is like it.
 _LEAST_STEPS = 3
 
@@ -82,6 +87,10 @@ class Replay:
                 self.serve((index,))
                 release(value)
             allocate(_HANDLE)
+        if script.one_piece:
+            left = left_for_one_piece(min(self.allocator.limit, _WITHOUT_LIMIT), self.allocator.peak)
+            if left > 0:
+                release(allocate(left))
         self.serve(script.order[: script.ends[0]])
         self.keep(range(len(self.held)))
 
@@ -118,14 +127,15 @@ def runs(script: Script) -> list[tuple[int, ...]]:
     are as many runs as another batch size has time for, the recorded one among them.
     """
     others = range(1, len(script.ends) - 1)
-    events = max(1, (len(script.order) - script.ends[0]) // (len(others) + 1))
-    left = min(_MOST_RUNS * STEPS, EVENTS // events) - STEPS
+    a_step = max(1, (len(script.order) - script.ends[0]) // (len(others) + 1))
+    before = _EVENTS_OF_A_VARIABLE * script.before + script.ends[0]
+    left = EVENTS - before - STEPS * a_step
     random = Random(0)
     found = [(0, *others[: STEPS - 1])]
-    while others and left >= _LEAST_STEPS:
-        length = min(left, STEPS)
+    while others and len(found) < _MOST_RUNS and left >= before + _LEAST_STEPS * a_step:
+        length = min(STEPS, (left - before) // a_step)
         found.append((0, *random.sample(others, min(length - 1, len(others)))))
-        left -= length
+        left -= before + length * a_step
     return found
 
 

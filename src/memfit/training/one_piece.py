@@ -1,12 +1,15 @@
 """Taking an arena in one piece, because what is free in several pieces fits no large tensor."""
 
+from contextlib import suppress
+
 import tensorflow as tf
 
-from memfit.budgets.arena import arena_cap
+from memfit.budgets.arena import arena_cap, left_for_one_piece
 from memfit.budgets.size import Size
 from memfit.training.monitoring.peaks import take_peak
 
 _MIB = 2**20
+_taken: set[str] = set()  # once in a process: the allocator keeps what it has taken
 
 
 def take_in_one_piece(memory: Size, device: str) -> None:
@@ -20,10 +23,11 @@ def take_in_one_piece(memory: Size, device: str) -> None:
         device: The device, such as "CPU:0"; nothing is done unless it is an arena.
     """
     cap = arena_cap()
-    if cap is None or device != "CPU:0":
+    if cap is None or device != "CPU:0" or device in _taken:
         return
-    # As regions double, twice what was in use at most was taken for it, and the smallest region is 2 MiB.
-    left = (min(cap, memory) - 2 * take_peak(device)) // _MIB - 4
+    _taken.add(device)
+    left = left_for_one_piece(min(cap, memory), take_peak(device))
     if left > 0:
-        tf.raw_ops.Empty(shape=[left, _MIB], dtype=tf.uint8, init=False)
+        with suppress(tf.errors.ResourceExhaustedError):  # where memory was in use that nobody has counted
+            tf.raw_ops.Empty(shape=[left // _MIB, _MIB], dtype=tf.uint8, init=False)
         tf.config.experimental.reset_memory_stats(device)

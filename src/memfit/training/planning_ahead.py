@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any, Literal
 
+from memfit.estimation.estimate import Estimate
 from memfit.estimation.estimating import estimate
 from memfit.planning.candidates import Way
 from memfit.planning.plan import Plan
@@ -52,7 +53,9 @@ def plan(
         batch = PARTS_RECORDED * size if way.in_parts else size
         if not model.jit_compile and device is None:
             batch = min(batch, _LARGEST_RECORDED_FOR)  # other sizes come from the same recording
-        return estimate(model, batch, data=data, prepare=partial(compute, way=way), device=device)
+        found = estimate(model, batch, data=data, prepare=partial(compute, way=way), device=device)
+        # As `fit` runs a planned step in an arena (`one_piece.py`), and as a GPU's allocator has its memory anyway.
+        return found.in_one_piece() if isinstance(found, Estimate) else found
 
     return search(
         model,

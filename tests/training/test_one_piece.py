@@ -1,0 +1,57 @@
+"""An arena in one piece: TensorFlow's real allocator, and the replay's model of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from memfit.budgets.isolation import isolated
+from memfit.budgets.size import Size
+from memfit.estimation.allocations import Allocation, Script
+from memfit.estimation.capped import completes
+
+MIB = 2**20
+# The second needs more than half of the arena, of which the first has made the allocator take a half.
+SIZES, ARENA = (10 * MIB, 18 * MIB), 32 * MIB
+
+
+def _second_fits(in_one_piece: bool) -> bool:
+    import tensorflow as tf
+
+    from memfit.training.one_piece import take_in_one_piece
+
+    if in_one_piece:
+        take_in_one_piece(Size(ARENA), "CPU:0")
+    try:
+        for size in SIZES:
+            tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
+    except tf.errors.ResourceExhaustedError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("in_one_piece", [False, True])
+def test_a_tensor_that_fits_no_region_fits_one_piece_and_the_replay_knows_it(in_one_piece: bool) -> None:
+    assert isolated(_second_fits, in_one_piece, memory=ARENA) == in_one_piece
+    allocations = tuple(
+        Allocation("op", "", "activations", "forward", "", (size, 0, 0), 2 * index, 2 * index + 1)
+        for index, size in enumerate(SIZES)
+    )
+    script = Script(allocations, 0, frozenset(), (), order=(0, -1, 1, -2), ends=(0, 2, 4), threads=(0,) * 4)
+    assert completes(replace(script, one_piece=in_one_piece), 1, ARENA) == in_one_piece
+
+
+def _peak_after_taking() -> tuple[int, int]:
+    import tensorflow as tf
+
+    from memfit.training.one_piece import take_in_one_piece
+
+    kept = tf.raw_ops.Empty(shape=[MIB], dtype=tf.uint8, init=False)
+    take_in_one_piece(Size("1GiB"), "CPU:0")
+    info = tf.config.experimental.get_memory_info("CPU:0")
+    del kept
+    return info["current"], info["peak"]
+
+
+def test_nothing_is_left_in_use_or_counted_as_a_peak() -> None:
+    current, peak = isolated(_peak_after_taking, memory=ARENA)
+    assert MIB <= current <= peak < 2 * MIB
