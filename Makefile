@@ -71,6 +71,7 @@ bench-monitor: $(VENV)/installed  ## what MemoryMonitor costs
 
 bench-remat: $(VENV)/installed  ## memory and time of rematerialised steps, against stock Keras
 	@$(BIN)/python benchmarks/remat/bench.py
+	@$(BIN)/python benchmarks/remat/planned.py
 
 chaos: $(VENV)/installed  ## faults at random moments, each result compared with the undisturbed run
 	@$(BIN)/python benchmarks/chaos/run.py

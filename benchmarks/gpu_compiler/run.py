@@ -42,9 +42,10 @@ Lever = float | int | None
 
 def rematerialised(model: Any, segments: Any) -> None:
     """Gives a copied model the step with these segments."""
-    from memfit.training.planning_ahead import rematerialise
+    from memfit.planning.candidates import Way
+    from memfit.training.planning_ahead import compute
 
-    rematerialise(model, segments)
+    compute(model, Way(segments))
 
 
 def micro_batched(model: Any, size: int) -> None:

@@ -70,12 +70,13 @@ def test_a_step_that_was_compiled_before_comes_from_disk(stock):
 def test_rematerialised_and_micro_batched_steps_are_the_ones_compiled(stock):
     from functools import partial
 
+    from memfit.planning.candidates import Way
     from memfit.planning.rematerialisation import choose
-    from memfit.training.planning_ahead import rematerialise
+    from memfit.training.planning_ahead import compute
 
     model = cnn()
     segments = choose(model, 64, 0.5)
-    fewer = estimate(model, 64, device="A100 40GB", prepare=partial(rematerialise, segments=segments))
+    fewer = estimate(model, 64, device="A100 40GB", prepare=partial(compute, way=Way(segments)))
     assert fewer.figures.arguments == stock.figures.arguments
     assert fewer.figures.temporaries < 0.8 * stock.figures.temporaries
     # Two parts in a loop, a loop of one round and a shorter part after it, four parts in a loop.

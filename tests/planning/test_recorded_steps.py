@@ -37,24 +37,28 @@ class Line:
         return self.fixed + self.each * self.batch_size
 
 
+def _line(fixed: int, each: int, **more: Any) -> Any:
+    return Line(fixed, each, **more)
+
+
 # Predicted to save 50 of 80 at a batch of 8.
 SEGMENTS = Segments(8, (), (), Size(80), Size(30), 0.2)
 
 
 def _steps() -> RecordedSteps:
-    return RecordedSteps(Line(100, 10), 10**6, GRADIENTS, INPUTS)  # type: ignore[arg-type]
+    return RecordedSteps(_line(100, 10), 10**6, GRADIENTS, INPUTS)
 
 
 def test_sizes_between_powers_of_two_are_not_replayed_but_taken_from_the_line_between_them() -> None:
-    line = Line(100, 10)
-    step = RecordedStep(line, 10**6, 8)  # type: ignore[arg-type]
+    line = _line(100, 10)
+    step = RecordedStep(line, 10**6, 8)
     assert [step.peak(size) for size in (8, 9, 12, 15, 16)] == [180, 190, 220, 250, 260]
     assert line.replayed == 2  # 8 and 16
 
 
 def test_a_batch_that_may_fit_or_not_is_replayed_under_the_limit_itself() -> None:
-    line = Line(100, 10, margin=0.5, limit=230)
-    step = RecordedStep(line, 300, 8)  # type: ignore[arg-type]
+    line = _line(100, 10, margin=0.5, limit=230)
+    step = RecordedStep(line, 300, 8)
     assert step.need(8) == 270  # 180, and half of it for gaps
     assert step.need(12) == 300  # 330 by its margin, but it fits into 300
     assert step.need(16) == 390  # it does not
@@ -74,7 +78,7 @@ def test_other_segments_are_taken_to_save_the_part_that_a_recording_found_to_be_
 ) -> None:
     """More than was predicted, too: the recording knows of temporaries, the prediction does not."""
     steps = _steps()
-    steps.add(Way(SEGMENTS), Line(100, each), 8)  # type: ignore[arg-type]
+    steps.add(Way(SEGMENTS), _line(100, each), 8)
     assert steps.need(Way(SEGMENTS), 8) == 100 + 8 * each
     other = replace(SEGMENTS, activation_bytes=Size(55))  # 25 at a batch of 8
     assert steps.need(Way(other), 16) == 260 - int(realised * 50)
@@ -82,13 +86,13 @@ def test_other_segments_are_taken_to_save_the_part_that_a_recording_found_to_be_
 
 def test_a_step_in_parts_is_recorded_with_two_of_them_of_which_one_waits() -> None:
     steps = _steps()
-    steps.add(Way(None, True), Line(150, 6), 8)  # type: ignore[arg-type]
+    steps.add(Way(None, True), _line(150, 6), 8)
     assert steps.need(Way(None, True), 8) == 150 + 6 * 16 - INPUTS * 8
 
 
 def test_a_step_in_parts_needs_never_less_than_a_whole_pass_and_a_copy_of_the_gradients() -> None:
     steps = _steps()
-    steps.add(Way(None, True), Line(100, 5), 8)  # type: ignore[arg-type]
+    steps.add(Way(None, True), _line(100, 5), 8)
     assert steps.need(Way(None, True), 8) == 180 + GRADIENTS
     assert steps.margin(Way(None, True), 8) == 220 - (100 + 5 * 16 - INPUTS * 8)
 

@@ -10,6 +10,7 @@ import pytest
 from keras import layers
 
 import memfit
+from memfit.planning.host_inputs import why_not
 from training.parity import levers
 
 RNG = np.random.default_rng(3)
@@ -129,3 +130,10 @@ def test_data_that_comes_in_batches_is_trained_all_the_same_and_that_is_said() -
     data = tf.data.Dataset.from_tensor_slices((X.astype("float32"), Y)).batch(8)
     history = memfit.fit(model, data, plan=levers(model, 8, inputs_on_host=True), shuffle=False, verbose=0)
     assert any("stay on the host" in str(event) for event in history.memory.events)
+
+
+def test_a_plan_for_a_gpu_does_not_count_on_reading_from_the_host() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    assert why_not(model, np.ones((4, 2))) is None
+    assert "XLA" in str(why_not(model, np.ones((4, 2)), "A100 40GB"))

@@ -12,14 +12,15 @@ FIDELITY = Fidelity.EXACT
 COST = 0.005
 
 
-def why_not(model: Any, data: Any) -> str | None:
+def why_not(model: Any, data: Any, device: str | None = None) -> str | None:
     """Says why the samples cannot be taken from the host's arrays as they are needed, or None where they can.
 
     Args:
         model: A compiled model.
         data: What it will be trained on; None where nobody said, which is taken for arrays.
+        device: The GPU that is planned for, whose figures are of a step that XLA compiles; None for this machine.
     """
-    if model.jit_compile and not model.run_eagerly:
+    if device is not None or (model.jit_compile and not model.run_eagerly):
         return "XLA compiles the step, and such a step cannot read from the host"
     if (reason := custom_step(model)) is not None:
         return reason

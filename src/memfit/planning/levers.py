@@ -97,7 +97,7 @@ def _micro_batches(job: Job, figures: Figures, chosen: Candidate, batch_size: in
 def _host_inputs(job: Job, figures: Figures, chosen: Candidate, batch_size: int, stock: bool) -> Lever:
     name, fidelity = host_inputs.NAME, host_inputs.FIDELITY
     if not chosen.inputs_on_host:
-        why = _NOT_NEEDED if stock else host_inputs.why_not(job.model, job.data) or _NOT_NEEDED
+        why = _NOT_NEEDED if stock else host_inputs.why_not(job.model, job.data, job.device) or _NOT_NEEDED
         return Lever(name, fidelity, used=False, why=why)
     waiting = figures.waiting(batch_size) + figures.inputs * (batch_size - (chosen.micro_batch or batch_size))
     return Lever(

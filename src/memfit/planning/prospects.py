@@ -140,7 +140,7 @@ class Prospects:
             waiting=self.waiting,
             fixed_time=lambda size: self._fixed_samples / size,
             recomputed=self._recomputed,
-            host_inputs=host_inputs.why_not(self.job.model, self.job.data) is None,
+            host_inputs=host_inputs.why_not(self.job.model, self.job.data, self.job.device) is None,
         )
 
     def waiting(self, batch_size: int) -> int:

@@ -101,7 +101,7 @@ def fit(
         batch_size = _batch_size_with(plan, x, batch_size)
         for assumed in check_losses(model, plan, first_samples(x, y, sample_weight)):
             journal.note(assumed)
-        if plan.predicted < plan.stock:
+        if not plan.changes_nothing:
             take_in_one_piece(plan.memory, device_name())
     precision = None if plan is None else plan.precision
     arguments = {

@@ -8,7 +8,6 @@ from memfit.estimation.estimating import estimate
 from memfit.planning.candidates import Way
 from memfit.planning.plan import Plan
 from memfit.planning.recorded_steps import PARTS_RECORDED, AnyEstimate
-from memfit.planning.rematerialisation_segments import Segments
 from memfit.planning.searching import search
 
 # Steps are recorded at a quarter of the batch they are for: larger ones take longer and show no more.
@@ -67,11 +66,6 @@ def plan(
         recorder=recorder,
         device=device,
     )
-
-
-def rematerialise(model: Any, segments: Segments) -> None:
-    """Gives a model the step that keeps only these segments; for a copy that is recorded and thrown away."""
-    compute(model, Way(segments))
 
 
 def compute(model: Any, way: Way) -> None:

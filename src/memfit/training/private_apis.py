@@ -98,11 +98,6 @@ def kept_steps(model: Any) -> dict[Any, Any]:
     return kept
 
 
-def has_strategy(model: Any) -> bool:
-    """Says whether a model was made under a distribution strategy."""
-    return model._distribute_strategy is not None
-
-
 @contextmanager
 def replaced_losses(
     model: Any, stand_ins: Sequence[Callable[..., Any]], metrics: Sequence[Any]

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
+from memfit.planning.private_apis import has_strategy
 from memfit.training import private_apis
 from memfit.training.feeding import Feed
 from memfit.training.guard.events import Journal
@@ -96,7 +96,7 @@ def guarded_prediction(model: keras.Model, journal: Journal) -> Iterator[None]:
 
 def why_not(model: keras.Model) -> str | None:
     """Says why a model's steps cannot be guarded, or None where they can."""
-    if tf.distribute.has_strategy() or private_apis.has_strategy(model):
+    if has_strategy(model):
         return "a distribution strategy runs its steps"
     return None
 
