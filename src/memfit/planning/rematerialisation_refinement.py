@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from memfit.planning.rematerialisation_options import THRESHOLDS, Choices
 from memfit.planning.rematerialisation_peak import IN_PLACE
@@ -43,11 +44,10 @@ class Choice:
         return Choice(self.kept, tuple(start for start in self.starts if start != place))
 
 
-@dataclass(frozen=True)
-class Step:
-    """One op as it runs: what it reads and makes of large buffers."""
+class Step(NamedTuple):
+    """One op as it runs: what it reads and makes of large buffers. There are millions: a tuple is made quickly."""
 
-    index: int
+    op: int
     reads: tuple[Buffer, ...]
     writes: tuple[Buffer, ...]
 
@@ -97,18 +97,31 @@ class Ledger:
             else ()
             for op in trace.ops
         ]
-        self._busy = [bool(reads or writes) for reads, writes in zip(self._reads, self._writes, strict=True)]
-        self._recomputable = [op.recomputable for op in trace.ops]
+        forward = trace.forward_count
+        # What of an op's inputs may have to be computed again.
+        self._again = [
+            tuple(tensor for tensor in reads if tensor[0] < forward and trace.ops[tensor[0]].recomputable)
+            for reads in self._reads
+        ]
+        # Every op as it runs where nothing is computed again.
+        self._plain = [
+            Step(index, tuple((0, *tensor) for tensor in reads), tuple((0, *tensor) for tensor in writes))
+            for index, (reads, writes) in enumerate(zip(self._reads, self._writes, strict=True))
+        ]
+        busy = [step for step in self._plain if step.reads or step.writes]
+        self._forward = [step for step in busy if step.op < forward]
+        self._backward = [(step.op, trace.ops[step.op].level) for step in busy if step.op >= forward]
+        self._in_place = [op.type in IN_PLACE for op in trace.ops]
         self.counted = 0  # steps of all choices so far, for those who have to end
 
     def count(self, choice: Choice) -> Count:
         """Counts a choice op by op."""
-        steps = list(self._steps(choice))
+        steps = self._steps(choice)
         self.counted += len(steps)
         again = sum(
-            self.trace.ops[step.index].cost
+            self.trace.ops[step.op].cost
             for step in steps
-            if step.index < self.trace.forward_count and step.writes and step.writes[0][0]
+            if step.op < self.trace.forward_count and step.writes and step.writes[0][0]
         )
         return Count(steps, [total for total, _ in self._alive(steps)], again)
 
@@ -137,64 +150,52 @@ class Ledger:
     def _per_byte(self, tensor: Tensor) -> float:
         return self.trace.ops[tensor[0]].cost / max(1, self._size(tensor))
 
-    def _steps(self, choice: Choice) -> Iterator[Step]:
-        forward = self.trace.forward_count
-        for index in range(forward):
-            if self._busy[index]:
-                yield self._step(index, 0, ())
+    def _steps(self, choice: Choice) -> list[Step]:
+        kept = choice.kept
+        steps = self._forward.copy()
         parts: list[list[int]] = [[] for _ in range(len(choice.starts) + 1)]
-        for index in self.trace.backward:
-            if self._busy[index]:
-                parts[bisect_right(choice.starts, self.trace.ops[index].level)].append(index)
+        for index, level in self._backward:
+            parts[bisect_right(choice.starts, level)].append(index)
         for run in range(len(parts), 0, -1):
             ran: set[int] = set()
             for index in parts[run - 1]:
                 missing: set[int] = set()
-                waiting = list(self._reads[index])
+                waiting = [tensor for tensor in self._again[index] if tensor[0] not in ran]
                 while waiting:
                     tensor = waiting.pop()
                     made = tensor[0]
-                    if (
-                        made < forward
-                        and made not in ran
-                        and made not in missing
-                        and self._recomputable[made]
-                        and tensor not in choice.kept
-                    ):
+                    if made not in missing and made not in ran and tensor not in kept:
                         missing.add(made)
-                        waiting += self._reads[made]
+                        waiting += self._again[made]
                 ran |= missing
-                for again in sorted(missing):
-                    yield self._step(again, run, ran, choice.kept)
-                yield self._step(index, run, ran, choice.kept)
+                steps += [self._step(again, run, ran, kept) for again in sorted(missing)]
+                steps.append(self._step(index, run, ran, kept))
+        return steps
 
-    def _step(
-        self, index: int, run: int, ran: Collection[int], kept: Collection[Tensor] = frozenset()
-    ) -> Step:
-        own = run if index in ran else 0
-        return Step(
-            index,
-            tuple(
-                (run if tensor[0] in ran and tensor not in kept else 0, *tensor)
-                for tensor in self._reads[index]
-            ),
-            tuple((own, *tensor) for tensor in self._writes[index]),
-        )
+    def _step(self, index: int, run: int, ran: set[int], kept: Collection[Tensor]) -> Step:
+        plain = self._plain[index]
+        reads, writes = plain.reads, plain.writes
+        if any(tensor[0] in ran for tensor in self._again[index]):
+            reads = tuple(
+                [
+                    (run if tensor[0] in ran and tensor not in kept else 0, *tensor)
+                    for tensor in self._reads[index]
+                ]
+            )
+        if index in ran:
+            writes = tuple([(run, *tensor) for tensor in self._writes[index]])
+        return plain if reads is plain.reads and writes is plain.writes else Step(index, reads, writes)
 
     def _alive(self, steps: list[Step]) -> Iterator[tuple[int, dict[Buffer, int]]]:
         ops = self.trace.ops
         last = {buffer: place for place, step in enumerate(steps) for buffer in step.reads}
-        ending: dict[int, list[Buffer]] = {}
-        for buffer, place in last.items():
-            ending.setdefault(place, []).append(buffer)
         alive: dict[Buffer, int] = {}
         total = 0
-        for place, step in enumerate(steps):
-            dying = [buffer for buffer in ending.get(place, ()) if buffer in alive]
-            op = ops[step.index]
-            for buffer in step.writes:
-                size = op.sizes[buffer[2]]
-                if op.type in IN_PLACE:
+        for place, (index, reads, writes) in enumerate(steps):
+            dying = [buffer for buffer in reads if last[buffer] == place and buffer in alive]
+            for buffer in writes:
+                size = ops[index].sizes[buffer[2]]
+                if dying and self._in_place[index]:
                     for old in dying:
                         if alive[old] == size:
                             dying.remove(old)
@@ -205,7 +206,7 @@ class Ledger:
             yield total, alive
             for buffer in dying:
                 total -= alive.pop(buffer)
-            for buffer in step.writes:
+            for buffer in writes:
                 if buffer not in last:
                     total -= alive.pop(buffer)
 
@@ -252,7 +253,7 @@ def _best(
 def _changes(ledger: Ledger, choice: Choice, count: Count) -> Iterator[Choice]:
     """Yields changes that take something away from the largest moment, the cheapest for its bytes first."""
     place = count.largest()
-    level = ledger.trace.ops[count.steps[place].index].level
+    level = ledger.trace.ops[count.steps[place].op].level
     for run, tensor in ledger.idle(count, place):
         if run == 0:
             if tensor in choice.kept:
@@ -260,7 +261,7 @@ def _changes(ledger: Ledger, choice: Choice, count: Count) -> Iterator[Choice]:
             continue
         # Recomputed before, and needed again later: forget it in between.
         uses = (
-            ledger.trace.ops[step.index].level
+            ledger.trace.ops[step.op].level
             for step in count.steps[place + 1 :]
             if (run, *tensor) in step.reads
         )
@@ -272,7 +273,7 @@ def _changes(ledger: Ledger, choice: Choice, count: Count) -> Iterator[Choice]:
 def _double_changes(ledger: Ledger, choice: Choice, count: Count) -> Iterator[Choice]:
     """Yields changes that do not keep a tensor, and forget what its recomputation leaves behind."""
     place = count.largest()
-    level = ledger.trace.ops[count.steps[place].index].level
+    level = ledger.trace.ops[count.steps[place].op].level
     for run, tensor in ledger.idle(count, place):
         if run == 0 and tensor in choice.kept:
             for start in dict.fromkeys((tensor[0] + 1, tensor[0], level)):
