@@ -1,18 +1,19 @@
-"""The largest batch that trains in an arena: stock Keras by trial runs, memfit by its plan.
+"""The largest batch that trains in an arena: stock Keras by trial runs, memfit by one call of `memfit.plan`.
 
-Every trial is two steps in a fresh process in the arena. What memfit plans is trained there too, so that a batch
-counts only if it really runs, and its peak is held against the predicted one. Names of models on the command line
-choose some of them.
+    python benchmarks/plan/largest_batch.py [NETWORK ...]              # memfit's plans, made and trained
+    python benchmarks/plan/largest_batch.py --trials [NETWORK ...]     # stock's largest batch, by trial runs
 
-Where a plan computes micro-batches, its peak hardly depends on the batch, and the largest batch is whatever one
-likes; so it is asked for the wanted multiple of stock's batch, and that is trained: one whole batch, and two
-micro-batches of a second one.
+Trials are those of a person: double the batch from 1 until memory runs out, then bisect. Each is two steps in a
+fresh process in the arena. They take some minutes a network, so they are kept in the results until they are asked
+for again; so are the rows of networks that are not named.
 
-To keep this benchmark short, stock's trials begin where an earlier run ended. What a user would need who doubles
-from 1 and then bisects follows from the batch found: that many trials, each at the time on the line between a trial
-of one sample and one of the largest batch, or that of a trial that ran out.
+memfit's batch is found by one call in a fresh process. What it plans is then trained in the arena, so that a batch
+counts only if it really runs, and its peak is held against the predicted one. Where a plan computes micro-batches,
+its peak hardly depends on the batch, and the largest batch is whatever one likes; so the wanted multiple of stock's
+batch is trained: one whole batch, and two micro-batches of a second one.
 """
 
+import argparse
 import json
 import sys
 import time
@@ -24,13 +25,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import memfit
-from machine import write
+from machine import RESULTS, write
 from memfit.tables import table
 from models import compiled, data
 
 MEMORY = {"MobileNetV2": "512MiB", "U-Net": "512MiB", "ResNet50": "1GiB", "VGG19": "1536MiB"}
-# Where stock's trials begin: what was seen before.
-BEGIN = {"MobileNetV2": 20, "U-Net": 15, "ResNet50": 23, "VGG19": 40}
 WANTED = {"exact": 3, "near": 16}  # times stock's batch
 NAME = "largest-batch"
 
@@ -49,13 +48,14 @@ def memfit_trains(name: str, plan: memfit.Plan) -> dict[str, Any]:
     history = memfit.fit(model, *data(model, samples), plan=plan, verbose=0)
     return {
         "measured_mib": history.memory.measured / 2**20,
-        "measured_over_predicted": history.memory.measured / history.memory.predicted,
+        "predicted_mib": history.memory.predicted / 2**20,
+        "error": history.memory.predicted / history.memory.measured - 1,
         "events": [str(event) for event in history.memory.events],
     }
 
 
-def tried(name: str, function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
-    """Returns what a trial in the arena gives (None where it runs out of memory or dies of it), and its seconds."""
+def in_arena(name: str, function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
+    """Returns what a run in the arena gives (None where it runs out of memory or dies of it), and its seconds."""
     import tensorflow as tf
 
     begun = time.perf_counter()
@@ -66,133 +66,123 @@ def tried(name: str, function: Callable[..., Any], *args: Any) -> tuple[Any, flo
     return result, time.perf_counter() - begun
 
 
-def stock_largest(name: str) -> dict[str, Any]:
-    """Stock's largest batch to within a sixteenth, and the trials and seconds a user would need to find it."""
-    seconds: dict[int, float] = {}
-    outcomes: dict[int, bool] = {}
+def trials(name: str) -> list[dict[str, Any]]:
+    """Doubles stock's batch from 1 and then bisects; every trial with its outcome and its seconds."""
+    made: list[dict[str, Any]] = []
 
     def fits(batch: int) -> bool:
-        if batch not in outcomes:
-            result, seconds[batch] = tried(name, stock_trains, batch)
-            outcomes[batch] = result is not None
-        return outcomes[batch]
-
-    low, high = 0, BEGIN[name]
-    while fits(high):
-        low, high = high, high + max(1, high // 16)
-    while low == 0 and high > 1:
-        middle = high - max(1, high // 16)
-        low, high = (middle, high) if fits(middle) else (0, middle)
-    largest = bisected(low, high, fits)
-    fits(1)
-    slope = (seconds[largest] - seconds[1]) / max(1, largest - 1)
-    trials = trials_of_a_user(largest)
-    ran_out = max(time for batch, time in seconds.items() if not outcomes[batch])
-    waited = sum(ran_out if batch > largest else seconds[1] + slope * (batch - 1) for batch in trials)
-    return {"batch": largest, "trials": trials, "seconds": waited, "measured_seconds": seconds}
-
-
-def trials_of_a_user(largest: int) -> list[int]:
-    """The batches that doubling from 1 and bisecting tries."""
-    tried: list[int] = []
-
-    def fits(batch: int) -> bool:
-        tried.append(batch)
-        return batch <= largest
+        result, seconds = in_arena(name, stock_trains, batch)
+        made.append({"batch": batch, "fits": result is not None, "seconds": round(seconds, 1)})
+        print(name, made[-1], file=sys.stderr)
+        return result is not None
 
     low, high = 0, 1
     while fits(high):
         low, high = high, 2 * high
-    bisected(low, high, fits)
-    return tried
-
-
-def bisected(low: int, high: int, fits: Callable[[int], bool]) -> int:
-    """Bisects to within a sixteenth; `low` fits and `high` does not."""
-    while high - low > max(1, low // 16):
+    while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return made
 
 
-def planned(name: str, batch_size: Any, allow: str) -> tuple[memfit.Plan, float]:
-    """Plans, and says how long it took; in a process of its own, where layers have the names they train with."""
-    model = compiled(name)
-    begun = time.perf_counter()
-    plan = memfit.plan(model, batch_size, memory=MEMORY[name], allow=allow)
-    return plan, time.perf_counter() - begun
+def largest(made: list[dict[str, Any]]) -> int:
+    """The largest batch that trained."""
+    return max(trial["batch"] for trial in made if trial["fits"])
+
+
+def planned(name: str, batch_size: Any, allow: str) -> memfit.Plan:
+    """Plans, as a person would who has not started the training."""
+    return memfit.plan(compiled(name), batch_size, memory=MEMORY[name], allow=allow)
 
 
 def memfit_largest(name: str, allow: str, stock: int) -> dict[str, Any]:
     """Plans the largest batch, or the wanted one where micro-batches leave it open, and trains it."""
     wanted = WANTED["near"] * stock
+    begun = time.perf_counter()
     try:
-        plan, seconds = memfit.isolated(planned, name, "max" if allow == "exact" else wanted, allow)
-        bounded = plan.micro_batch is None
-        if not bounded:
-            plan = replace(plan, batch_size=wanted)  # the same micro-batches, fewer of them
+        plan = memfit.isolated(planned, name, "max" if allow == "exact" else wanted, allow)
     except memfit.DoesNotFit as refusal:
-        return {"batch": 0, "plan_seconds": float("nan"), "refused": str(refusal)}
-    trained, trained_seconds = tried(name, memfit_trains, plan)
+        return {"batch": 0, "plan_seconds": time.perf_counter() - begun, "refused": str(refusal)}
+    seconds = time.perf_counter() - begun
+    bounded = plan.micro_batch is None
+    if not bounded:
+        plan = replace(plan, batch_size=wanted)  # the same micro-batches, fewer of them
+    trained, trained_seconds = in_arena(name, memfit_trains, plan)
     return {
         "batch": plan.batch_size,
         "bounded": bounded,
         "times_stock": plan.batch_size / stock,
-        "plan_seconds": seconds,
-        "trained_seconds": trained_seconds,
-        "plan": {**plan.to_json(), "segments": None, "levers": None},
+        "plan_seconds": round(seconds, 1),
+        "trained_seconds": round(trained_seconds, 1),
+        "fidelity": str(plan.fidelity),
+        "micro_batch": plan.micro_batch,
         "segments": None if plan.segments is None else len(plan.segments.starts) + 1,
+        "predicted_time_ratio": round(plan.time, 3),
         "trained": trained,
     }
 
 
-def said(figures: dict[str, Any]) -> str:
+def said(figures: dict[str, Any] | None) -> str:
     """A batch with its multiple, and what became of it in the arena."""
+    if figures is None:
+        return "not run"
     if figures["batch"] == 0:
         return "refused"
     text = f"{figures['batch']}{'' if figures['bounded'] else '+'} ({figures['times_stock']:.1f}x)"
     trained = figures["trained"]
     if trained is None:
         return f"{text} OOM"
-    tightened = ", tightened" if trained["events"] else ""
-    return f"{text} peak {trained['measured_over_predicted'] - 1:+.0%}{tightened}"
+    return f"{text}, predicted {trained['error']:+.0%}{', tightened' if trained['events'] else ''}"
+
+
+def shown(row: dict[str, Any]) -> list[object]:
+    """A network's row of the table."""
+    made, exact = row["trials"], row.get("exact")
+    waited = sum(trial["seconds"] for trial in made)
+    faster = f"{exact['plan_seconds']:.0f} s ({waited / exact['plan_seconds']:.1f}x)" if exact else "not run"
+    return [
+        row["model"],
+        row["memory"],
+        largest(made),
+        said(exact),
+        said(row.get("near")),
+        f"{len(made)} in {waited:.0f} s",
+        faster,
+    ]
+
+
+def kept() -> dict[str, dict[str, Any]]:
+    """The rows of earlier runs, by network."""
+    file = RESULTS / f"{NAME}.json"
+    rows = json.loads(file.read_text())["figures"] if file.exists() else []
+    return {row["model"]: row for row in rows}
 
 
 def main() -> None:
-    """Measures the models named, or all of them."""
-    figures: list[dict[str, Any]] = []
-    rows: list[list[object]] = []
-    for name in sys.argv[1:] or MEMORY:
-        stock = stock_largest(name)
-        found = {"exact": memfit_largest(name, "exact", stock["batch"])}
-        # Where micro-batches are exact, there is nothing that near would add.
-        near = (
-            found["exact"] if not found["exact"]["bounded"] else memfit_largest(name, "near", stock["batch"])
-        )
-        found["near"] = near
-        figures.append({"model": name, "memory": MEMORY[name], "stock": stock, **found})
-        plan_seconds = found["exact"]["plan_seconds"]
-        rows.append(
-            [
-                name,
-                MEMORY[name],
-                stock["batch"],
-                said(found["exact"]),
-                said(near),
-                f"{len(stock['trials'])} in {stock['seconds']:.0f} s",
-                f"{plan_seconds:.0f} s ({stock['seconds'] / plan_seconds:.0f}x)",
-            ]
-        )
-        print(rows[-1], file=sys.stderr)
+    """Measures the networks named, or all of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("networks", nargs="*", choices=[*MEMORY, []], metavar="NETWORK")
+    parser.add_argument("--trials", action="store_true", help="measure stock's trials, and nothing else")
+    args = parser.parse_args()
+    rows = kept()
+    for name in args.networks or MEMORY:
+        row = rows.setdefault(name, {"model": name, "memory": MEMORY[name]})
+        if args.trials or "trials" not in row:
+            row["trials"] = trials(name)
+        if not args.trials:
+            stock = largest(row["trials"])
+            row["exact"] = memfit_largest(name, "exact", stock)
+            # Where micro-batches are exact, there is nothing that near would add.
+            open_ended = row["exact"].get("bounded") is False
+            row["near"] = row["exact"] if open_ended else memfit_largest(name, "near", stock)
+        file = write(NAME, list(rows.values()))
+        print(shown(row), file=sys.stderr)
     head = ["model", "arena", "stock", "memfit, exact", "memfit, near", "trials", "plan"]
-    print(table(rows, head=head, right=[2, 5, 6]))
+    print(table([shown(row) for row in rows.values()], head=head, right=[2, 5, 6]))
     print(
         "Wanted: exact 3x, near 16x, found 10x faster, peaks within 8%. A + means that a larger batch would do."
     )
-    if not sys.argv[1:]:
-        print(f"Written to {write(NAME, figures).relative_to(Path.cwd())}")
-    else:
-        print(json.dumps(figures, default=str))
+    print(f"Written to {file}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from memfit.planning.candidates import Candidate, Figures
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.job import Job
+from memfit.planning.layer_names import layer_names
 from memfit.planning.levers import levers
 from memfit.planning.plan import Plan
 from memfit.planning.prospects import Prospects
@@ -32,6 +33,7 @@ def made(prospects: Prospects, batch_size: int, chosen: Candidate) -> Plan:
         precision=chosen.precision,
         validation_batch=validation_batch,
         inputs_on_host=chosen.inputs_on_host,
+        layer_names=() if chosen.segments is None else layer_names(job.model),
         levers=levers(job, batch_size, prospects.figures, chosen, validation_batch, prospects.no_segments),
     )
 

@@ -54,6 +54,7 @@ class Plan:
         precision: A Keras dtype policy to train in, such as "mixed_bfloat16"; None for the model's own.
         validation_batch: Samples in a slice of a validation batch; None for whole batches.
         inputs_on_host: Whether arrays stay on the host, and a step takes only the samples that it computes.
+        layer_names: With segments, the model's layers in order: Keras may number those of a copy otherwise.
         levers: Every lever, used or not, with the reason.
     """
 
@@ -71,6 +72,7 @@ class Plan:
     precision: str | None = None
     validation_batch: int | None = None
     inputs_on_host: bool = False
+    layer_names: tuple[str, ...] = ()
     levers: tuple[Lever, ...] = ()
 
     @property
@@ -114,6 +116,7 @@ class Plan:
             plain[name] = int(plain[name])
         plain["fidelity"] = str(self.fidelity)
         plain["segments"] = None if self.segments is None else self.segments.to_json()
+        plain["layer_names"] = list(self.layer_names)
         plain["levers"] = [
             {
                 **asdict(lever),
@@ -140,6 +143,7 @@ class Plan:
                 **sizes,
                 "fidelity": Fidelity.read(data["fidelity"]),
                 "segments": None if segments is None else Segments.from_json(segments),
+                "layer_names": tuple(map(str, data.get("layer_names", ()))),
                 "levers": levers,
             }
             return cls(**rest)

@@ -57,6 +57,11 @@ def all_layers(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
+def layers_inside(layer: Any) -> list[Any]:
+    """The layers directly inside of a layer or a model."""
+    return list(layer._layers)
+
+
 def has_strategy(model: Any) -> bool:
     """Whether a model was made, or would be trained, under a distribution strategy."""
     import tensorflow as tf

@@ -19,7 +19,7 @@ from memfit.training.host_arrays import on_host
 from memfit.training.monitoring.monitoring import monitored
 from memfit.training.monitoring.peaks import PeakMeter, device_name
 from memfit.training.one_piece import take_in_one_piece
-from memfit.training.planned_steps import check_losses, check_plan
+from memfit.training.planned_steps import check_losses, suited
 from memfit.training.planning_ahead import plan as make_plan
 from memfit.training.precision import lowered
 from memfit.training.run import Run
@@ -97,7 +97,7 @@ def fit(
                 raise
             journal.note(f"Trained as stock Keras, because no plan could be made: {error}")
     if plan is not None:
-        check_plan(model, plan)
+        plan = suited(model, plan)
         batch_size = _batch_size_with(plan, x, batch_size)
         for assumed in check_losses(model, plan, first_samples(x, y, sample_weight)):
             journal.note(assumed)

@@ -1,5 +1,6 @@
 """The steps that a plan describes."""
 
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -7,6 +8,7 @@ import keras
 from memfit.budgets.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.fingerprint import fingerprint
+from memfit.planning.layer_names import layer_names, with_names_of
 from memfit.planning.micro_batches import why_not
 from memfit.planning.plan import Plan
 from memfit.training.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
@@ -35,6 +37,15 @@ def check_plan(model: keras.Model, plan: Plan) -> None:
             f"The plan changes how a step is computed, and this model's cannot be changed: {reason}",
             remedy="Make a plan for this model, with memfit.plan",
         )
+
+
+def suited(model: keras.Model, plan: Plan) -> Plan:
+    """Returns the plan with this model's names for layers that Keras numbered otherwise, after `check_plan`."""
+    check_plan(model, plan)
+    if plan.segments is None or not plan.layer_names:
+        return plan
+    segments = with_names_of(model, plan.segments, plan.layer_names)
+    return replace(plan, segments=segments, layer_names=layer_names(model))
 
 
 def check_losses(model: keras.Model, plan: Plan, data: Any) -> tuple[str, ...]:
