@@ -19,7 +19,7 @@ from memfit.planning.rematerialisation_trace import Tensor, Trace, trace
 # Kept bytes are counted in this many steps of the budget; each segment is rounded up.
 _STEPS = 160
 # Fractions of stock's activation memory that `front` looks at.
-_RATIOS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.27, 0.24, 0.21, 0.18, 0.15, 0.12)
+_RATIOS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.27, 0.24, 0.225, 0.21, 0.195, 0.18, 0.15, 0.12)
 # Recomputation above this part of a step (nearly two forward passes) is not looked for: micro-batches cost less.
 _DEAREST = 0.6
 # Steps counted, some 10 seconds of them, after which no more single changes are looked for where cuts do.

@@ -6,19 +6,22 @@ two uses, to keep one again. Each is counted op by op, as it will run.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
 
 from memfit.planning.rematerialisation_options import THRESHOLDS, Choices
 from memfit.planning.rematerialisation_peak import IN_PLACE
 from memfit.planning.rematerialisation_trace import Tensor
 
-Buffer = tuple[
-    int, int, int
-]  # which run (0 the forward pass, n the n-th segment's recomputation), op, output
-# Changes that a refinement makes at most, and how many it looks at for each: a count takes 2 to 10 milliseconds.
+# A large tensor's number, and above these bits in which run it is made: 0 the forward pass, n the n-th segment's
+# recomputation. Numbers, because millions are compared.
+Buffer = int
+_BITS = 24
+_TENSOR = (1 << _BITS) - 1
+# One op as it runs: its index, the large buffers that it reads, those that it makes.
+Step = tuple[int, tuple[Buffer, ...], tuple[Buffer, ...]]
+# Changes that a refinement makes at most, and how many it looks at for each: a count takes 1 to 3 milliseconds.
 _CHANGES, _TRIED = 60, 12
 # Tensors that it tries to keep again, the dearest first.
 _KEPT_AGAIN = 60
@@ -42,14 +45,6 @@ class Choice:
 
     def not_starting(self, place: int) -> "Choice":
         return Choice(self.kept, tuple(start for start in self.starts if start != place))
-
-
-class Step(NamedTuple):
-    """One op as it runs: what it reads and makes of large buffers. There are millions: a tuple is made quickly."""
-
-    op: int
-    reads: tuple[Buffer, ...]
-    writes: tuple[Buffer, ...]
 
 
 @dataclass(frozen=True)
@@ -77,62 +72,45 @@ class Ledger:
 
     def __init__(self, choices: Choices) -> None:
         trace = choices.trace
-        self.trace, self.choices = trace, choices
-        limit = choices.small_bytes
-        self._writes = [
-            ()
-            if op.is_alias or not op.reads_values
-            else tuple((index, number) for number, size in enumerate(op.sizes) if size > limit)
-            for index, op in enumerate(trace.ops)
-        ]
-        self._reads = [
-            tuple(
-                dict.fromkeys(
-                    root
-                    for root in map(choices.root, op.inputs)
-                    if root[0] >= 0 and trace.ops[root[0]].sizes[root[1]] > limit
-                )
-            )
-            if op.reads_values and not op.is_alias
-            else ()
-            for op in trace.ops
-        ]
-        forward = trace.forward_count
-        # What of an op's inputs may have to be computed again.
-        self._again = [
-            tuple(tensor for tensor in reads if tensor[0] < forward and trace.ops[tensor[0]].recomputable)
-            for reads in self._reads
-        ]
+        self.trace = trace
+        self._numbers: dict[Tensor, int] = {}
+        for index, op in enumerate(trace.ops):
+            for number, size in enumerate(op.sizes):
+                if size > choices.small_bytes:
+                    self._numbers[index, number] = len(self._numbers)
+        self._tensors = list(self._numbers)
+        # What is only looked at for its shape, or is another tensor's memory, takes none.
+        counts = [op.reads_values and not op.is_alias for op in trace.ops]
+        self._bytes = [self._size(tensor) if counts[tensor[0]] else 0 for tensor in self._tensors]
         # Every op as it runs where nothing is computed again.
-        self._plain = [
-            Step(index, tuple((0, *tensor) for tensor in reads), tuple((0, *tensor) for tensor in writes))
-            for index, (reads, writes) in enumerate(zip(self._reads, self._writes, strict=True))
+        self._plain: list[Step] = []
+        for index, op in enumerate(trace.ops):
+            roots = dict.fromkeys(map(choices.root, op.inputs)) if counts[index] else ()
+            outputs = [(index, number) for number in range(len(op.sizes))] if counts[index] else ()
+            self._plain.append((index, self._large(roots), self._large(outputs)))
+        busy = [step for step in self._plain if step[1] or step[2]]
+        self._forward = [step for step in busy if step[0] < trace.forward_count]
+        self._backward = [(step, trace.ops[step[0]].level) for step in busy if step[0] >= trace.forward_count]
+        self._recomputable = [
+            index < trace.forward_count and trace.ops[index].recomputable for index, _ in self._tensors
         ]
-        busy = [step for step in self._plain if step.reads or step.writes]
-        self._forward = [step for step in busy if step.op < forward]
-        self._backward = [(step.op, trace.ops[step.op].level) for step in busy if step.op >= forward]
         self._in_place = [op.type in IN_PLACE for op in trace.ops]
         self.counted = 0  # steps of all choices so far, for those who have to end
 
     def count(self, choice: Choice) -> Count:
         """Counts a choice op by op."""
-        steps = self._steps(choice)
+        steps, again = self._steps(choice)
         self.counted += len(steps)
-        again = sum(
-            self.trace.ops[step.op].cost
-            for step in steps
-            if step.op < self.trace.forward_count and step.writes and step.writes[0][0]
-        )
-        return Count(steps, [total for total, _ in self._alive(steps)], again)
+        return Count(steps, self._totals(steps), sum(self.trace.ops[index].cost for index in again))
 
     def idle(self, count: Count, place: int) -> list[tuple[int, Tensor]]:
         """Lists forward tensors that are alive at a step and not used by it: cheap ones first, then large ones."""
-        now = count.steps[place]
-        _, alive = next(islice(self._alive(count.steps), place, None))
+        made = {buffer for _, _, writes in count.steps[:place] for buffer in writes}
+        later = {buffer for _, reads, _ in count.steps[place + 1 :] for buffer in reads}
         found = [
-            (run, (index, number))
-            for run, index, number in alive
-            if index < self.trace.forward_count and (run, index, number) not in (*now.reads, *now.writes)
+            (buffer >> _BITS, tensor)
+            for buffer in made & later.difference(count.steps[place][1])
+            if (tensor := self._tensors[buffer & _TENSOR])[0] < self.trace.forward_count
         ]
         return sorted(
             found,
@@ -141,8 +119,16 @@ class Ledger:
 
     def dearest(self, count: Count) -> list[Tensor]:
         """Lists the tensors that are computed again, the dearest a byte first."""
-        again = {buffer[1:] for step in count.steps for buffer in step.writes if buffer[0]}
+        made = {buffer for _, _, writes in count.steps for buffer in writes}
+        again = {self._tensors[buffer & _TENSOR] for buffer in made if buffer > _TENSOR}
         return sorted(again, key=lambda tensor: (-self._per_byte(tensor), tensor))
+
+    def buffer(self, run: int, tensor: Tensor) -> Buffer:
+        """Returns the buffer that a large tensor has in a run."""
+        return self._numbers[tensor] | run << _BITS
+
+    def _large(self, tensors: Iterable[Tensor]) -> tuple[int, ...]:
+        return tuple(self._numbers[tensor] for tensor in tensors if tensor in self._numbers)
 
     def _size(self, tensor: Tensor) -> int:
         return self.trace.ops[tensor[0]].sizes[tensor[1]]
@@ -150,65 +136,67 @@ class Ledger:
     def _per_byte(self, tensor: Tensor) -> float:
         return self.trace.ops[tensor[0]].cost / max(1, self._size(tensor))
 
-    def _steps(self, choice: Choice) -> list[Step]:
-        kept = choice.kept
+    def _steps(self, choice: Choice) -> tuple[list[Step], list[int]]:
+        """Returns what runs, in order, and the forward ops that run again."""
+        plain, tensors = self._plain, self._tensors
+        # What the backward pass finds missing, unless it ran again in the same segment.
+        gone = self._recomputable.copy()
+        for number in self._large(choice.kept):
+            gone[number] = False
+        parts: list[list[Step]] = [[] for _ in range(len(choice.starts) + 1)]
+        for step, level in self._backward:
+            parts[bisect_right(choice.starts, level)].append(step)
         steps = self._forward.copy()
-        parts: list[list[int]] = [[] for _ in range(len(choice.starts) + 1)]
-        for index, level in self._backward:
-            parts[bisect_right(choice.starts, level)].append(index)
+        again: list[int] = []
         for run in range(len(parts), 0, -1):
             ran: set[int] = set()
-            for index in parts[run - 1]:
+            mark = run << _BITS
+            for step in parts[run - 1]:
+                waiting = [tensor for tensor in step[1] if gone[tensor]]
+                if not waiting:
+                    steps.append(step)
+                    continue
                 missing: set[int] = set()
-                waiting = [tensor for tensor in self._again[index] if tensor[0] not in ran]
                 while waiting:
-                    tensor = waiting.pop()
-                    made = tensor[0]
-                    if made not in missing and made not in ran and tensor not in kept:
+                    made = tensors[waiting.pop()][0]
+                    if made not in ran and made not in missing:
                         missing.add(made)
-                        waiting += self._again[made]
+                        waiting += [tensor for tensor in plain[made][1] if gone[tensor]]
                 ran |= missing
-                steps += [self._step(again, run, ran, kept) for again in sorted(missing)]
-                steps.append(self._step(index, run, ran, kept))
-        return steps
+                for index in sorted(missing):
+                    _, reads, writes = plain[index]
+                    marked = tuple([tensor | mark if gone[tensor] else tensor for tensor in reads])
+                    steps.append((index, marked, tuple([tensor | mark for tensor in writes])))
+                    if writes:
+                        again.append(index)
+                marked = tuple([tensor | mark if gone[tensor] else tensor for tensor in step[1]])
+                steps.append((step[0], marked, step[2]))
+        return steps, again
 
-    def _step(self, index: int, run: int, ran: set[int], kept: Collection[Tensor]) -> Step:
-        plain = self._plain[index]
-        reads, writes = plain.reads, plain.writes
-        if any(tensor[0] in ran for tensor in self._again[index]):
-            reads = tuple(
-                [
-                    (run if tensor[0] in ran and tensor not in kept else 0, *tensor)
-                    for tensor in self._reads[index]
-                ]
-            )
-        if index in ran:
-            writes = tuple([(run, *tensor) for tensor in self._writes[index]])
-        return plain if reads is plain.reads and writes is plain.writes else Step(index, reads, writes)
-
-    def _alive(self, steps: list[Step]) -> Iterator[tuple[int, dict[Buffer, int]]]:
-        ops = self.trace.ops
-        last = {buffer: place for place, step in enumerate(steps) for buffer in step.reads}
-        alive: dict[Buffer, int] = {}
+    def _totals(self, steps: list[Step]) -> list[int]:
+        """Adds up what is alive at every step."""
+        bytes_, in_place = self._bytes, self._in_place
+        last = {buffer: place for place, (_, reads, _) in enumerate(steps) for buffer in reads}
+        ending: dict[int, list[int]] = {}
+        for buffer, place in last.items():
+            ending.setdefault(place, []).append(bytes_[buffer & _TENSOR])
+        totals: list[int] = []
         total = 0
-        for place, (index, reads, writes) in enumerate(steps):
-            dying = [buffer for buffer in reads if last[buffer] == place and buffer in alive]
+        for place, (index, _, writes) in enumerate(steps):
+            dying = ending.get(place, [])
+            unread = 0
             for buffer in writes:
-                size = ops[index].sizes[buffer[2]]
-                if dying and self._in_place[index]:
-                    for old in dying:
-                        if alive[old] == size:
-                            dying.remove(old)
-                            total -= alive.pop(old)
-                            break
-                alive[buffer] = size
-                total += size
-            yield total, alive
-            for buffer in dying:
-                total -= alive.pop(buffer)
-            for buffer in writes:
+                size = bytes_[buffer & _TENSOR]
+                if in_place[index] and size in dying:
+                    dying.remove(size)
+                else:
+                    total += size
                 if buffer not in last:
-                    total -= alive.pop(buffer)
+                    unread += size
+            totals.append(total)
+            if dying or unread:
+                total -= sum(dying) + unread
+        return totals
 
 
 def refined(ledger: Ledger, choice: Choice, aim: float) -> Choice | None:
@@ -253,17 +241,16 @@ def _best(
 def _changes(ledger: Ledger, choice: Choice, count: Count) -> Iterator[Choice]:
     """Yields changes that take something away from the largest moment, the cheapest for its bytes first."""
     place = count.largest()
-    level = ledger.trace.ops[count.steps[place].op].level
+    level = ledger.trace.ops[count.steps[place][0]].level
     for run, tensor in ledger.idle(count, place):
         if run == 0:
             if tensor in choice.kept:
                 yield choice.without(tensor)
             continue
         # Recomputed before, and needed again later: forget it in between.
+        buffer = ledger.buffer(run, tensor)
         uses = (
-            ledger.trace.ops[step.op].level
-            for step in count.steps[place + 1 :]
-            if (run, *tensor) in step.reads
+            ledger.trace.ops[index].level for index, reads, _ in count.steps[place + 1 :] if buffer in reads
         )
         for start in dict.fromkeys((level, *(use + 1 for use in islice(uses, 1)))):
             if 0 < start <= level and start not in choice.starts:
@@ -273,7 +260,7 @@ def _changes(ledger: Ledger, choice: Choice, count: Count) -> Iterator[Choice]:
 def _double_changes(ledger: Ledger, choice: Choice, count: Count) -> Iterator[Choice]:
     """Yields changes that do not keep a tensor, and forget what its recomputation leaves behind."""
     place = count.largest()
-    level = ledger.trace.ops[count.steps[place].op].level
+    level = ledger.trace.ops[count.steps[place][0]].level
     for run, tensor in ledger.idle(count, place):
         if run == 0 and tensor in choice.kept:
             for start in dict.fromkeys((tensor[0] + 1, tensor[0], level)):
