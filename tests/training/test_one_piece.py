@@ -8,6 +8,7 @@ from memfit.budgets.isolation import isolated
 from memfit.budgets.size import Size
 from memfit.estimation.allocations import Allocation, Script
 from memfit.estimation.capped import completes
+from memfit.estimation.played import Played
 
 MIB = 2**20
 # The second needs more than half of the arena, of which the first has made the allocator take a half.
@@ -37,7 +38,7 @@ def test_a_tensor_that_fits_no_region_fits_one_piece_and_the_replay_knows_it(in_
         for index, size in enumerate(SIZES)
     )
     script = Script(allocations, 0, frozenset(), (), order=(0, -1, 1, -2), ends=(0, 2, 4), threads=(0,) * 4)
-    assert completes(replace(script, one_piece=in_one_piece), 1, ARENA) == in_one_piece
+    assert completes(Played(replace(script, one_piece=in_one_piece), 1), ARENA) == in_one_piece
 
 
 def _peak_after_taking() -> tuple[int, int]:

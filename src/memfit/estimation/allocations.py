@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import pairwise
 from typing import Any
 
 from memfit.estimation.compiled import Compiled
@@ -15,8 +14,8 @@ from memfit.estimation.trace import Event
 
 # The peak is the largest of so many steps.
 STEPS = 5
-# Births and deaths to replay, three quarters of a microsecond each: another batch is to take tens of milliseconds.
-EVENTS = 56_000
+# Births and deaths of recorded steps that are kept, to choose from those that are replayed at a batch size.
+_KEPT_EVENTS = 120_000
 # `ConstantFoldingOptions::max_constant_size_in_bytes` of TensorFlow's runtime.
 _LARGEST_CONSTANT = 10 * 2**20
 
@@ -85,14 +84,33 @@ class Script:
         return found
 
     @cached_property
-    def steps(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Births and deaths of each step, and which of those born in it outlive it."""
-        found = []
-        for begin, end in pairwise(self.ends):
-            codes = self.order[begin:end]
-            dead = {-1 - code for code in codes if code < 0}
-            found.append((codes, tuple(code for code in codes if code >= 0 and code not in dead)))
-        return found
+    def codes(self) -> Any:
+        """The order as an array."""
+        import numpy as np
+
+        return np.array(self.order, dtype=np.int64)
+
+    @cached_property
+    def indices(self) -> Any:
+        """The allocation that each position of the order is about, as an array."""
+        return self.codes ^ (self.codes >> 63)  # -1 - n has the bits of n turned over
+
+    @cached_property
+    def signs(self) -> Any:
+        """1 for a birth and -1 for a death, for each position of the order, as an array."""
+        return 1 | (self.codes >> 63)
+
+    @cached_property
+    def brief(self) -> Any:
+        """For every allocation whether it dies in the step it is born in, as an array."""
+        import numpy as np
+
+        births = self.codes >= 0
+        steps = np.searchsorted(self.ends, np.arange(len(self.codes)), "right")
+        born, died = np.full((2, len(self.allocations)), 0)
+        born[self.indices[births]] = steps[births]
+        died[self.indices[~births]] = steps[~births]
+        return (born == died) & (born > 0)
 
     @cached_property
     def windows(self) -> list[int]:
@@ -123,10 +141,12 @@ def script_of(recording: Recording, optimizer: str) -> Script:
     """Turns a recording into what can be replayed at any batch size."""
     names = Names(recording.layers, optimizer)
     layer_of, phase_of = cache(names.layer), cache(names.phase)  # every step has the same ops
+    count = max(STEPS, _KEPT_EVENTS // max(1, len(recording.steps[-1].events)))
+    steps = recording.steps[:count]
     all_steps: tuple[Step | Compiled, ...] = (
         *recording.folded,
         *recording.smaller,
-        *recording.steps,
+        *steps,
         *recording.compiled,
     )
     sizes = sizes_by_asker(all_steps, recording.shapes)
@@ -165,8 +185,7 @@ def script_of(recording: Recording, optimizer: str) -> Script:
             order.append(-1 - alive.pop(event.address))
             threads.append(event.thread)
     ends = [len(order)]
-    count = max(STEPS, EVENTS // max(1, len(recording.steps[-1].events)))
-    for step in recording.steps[:count]:
+    for step in steps:
         outliving = _outliving(step.events)
         who: dict[int, Asker] = {id(event): asker for event, asker in askers(step.events, step.batch)}
         for event in step.events:

@@ -1,33 +1,33 @@
 """Whether the recorded steps complete under a cap, where a thread that finds no room waits for the others."""
 
-from memfit.estimation.allocations import Script
 from memfit.estimation.bfc import OutOfMemory
-from memfit.estimation.replay import Replay, runs
+from memfit.estimation.played import Played
+from memfit.estimation.replay import Replay
 
 # Each run is replayed for every cap that is tried.
 _RUNS = 4
 
 
-def completes(script: Script, batch: int, limit: int) -> bool:
+def completes(played: Played, limit: int) -> bool:
     """Whether some runs of the recorded steps fit under a limit, with the allocator's regions, gaps and waiting.
 
     TensorFlow's allocator does not fail at once: the thread sleeps until another one frees something. What the
     others do meanwhile is what they did while the op ran that wants the memory: that cannot depend on its result.
     """
-    return all(_completes(script, batch, limit, run) for run in runs(script)[:_RUNS])
+    return all(_completes(played, limit, run) for run in played.runs(_RUNS))
 
 
-def _completes(script: Script, batch: int, limit: int, run: tuple[int, ...]) -> bool:
+def _completes(played: Played, limit: int, run: tuple[int, ...]) -> bool:
     try:
-        replay = Replay(script, batch, limit)
+        replay = Replay(played, limit)
     except OutOfMemory:
         return False
     for number in run:
-        begin, end = script.ends[number], script.ends[number + 1]
-        positions = list(range(begin, end))
+        step = played.step(number)
+        codes, positions = step.codes, step.positions
         while positions:
             try:
-                replay.serve([script.order[position] for position in positions])
+                replay.serve(codes)
                 break
             except OutOfMemory as stop:
                 position, *positions = positions[stop.args[0] :]
@@ -35,7 +35,8 @@ def _completes(script: Script, batch: int, limit: int, run: tuple[int, ...]) -> 
             if done is None:
                 return False
             positions = [other for other in positions if other not in done]
-        replay.keep(script.steps[number][1])
+            codes = [played.script.order[position] for position in positions]
+        replay.keep(step.outliving)
     return True
 
 
@@ -45,7 +46,7 @@ def _after_waiting(replay: Replay, position: int, following: list[int]) -> set[i
     Returns:
         What they did meanwhile; None if it can never be served.
     """
-    script = replay.script
+    script = replay.played.script
     order, threads = script.order, script.threads
     done: set[int] = set()
     for other in following:

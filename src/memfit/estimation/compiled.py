@@ -31,7 +31,7 @@ class Compiled:
 
 
 def compiled_for(
-    step: Callable[[Batch], Any], spec: Spec, recorded: tuple[Event, ...], batch: int, target: int | None
+    step: Callable[[Batch], Any], spec: Spec, recorded: tuple[Event, ...], batch: int, target: int | str
 ) -> Compiled:
     """Compiles a step for the batch size asked about, or, where that cannot be, for half of the recorded one.
 
@@ -43,10 +43,11 @@ def compiled_for(
         spec: Makes the batches.
         recorded: The step's events at `batch`.
         batch: The batch size that was recorded.
-        target: The batch size asked about; None where it is known not to compile in time.
+        target: The batch size asked about; why not, where it is known not to compile.
     """
-    failure = "in time"
-    if target is not None:
+    if isinstance(target, str):
+        failure = target
+    else:
         try:
             return Compiled(target, events_at(step, spec, recorded, batch, target))
         except Exception as error:  # whatever XLA finds wrong with a size it never saw

@@ -14,6 +14,7 @@ from memfit.estimation.allocations import Allocation, Script
 from memfit.estimation.capped import completes
 from memfit.estimation.gpus import GPU
 from memfit.estimation.naming import KINDS
+from memfit.estimation.played import Played
 from memfit.estimation.replay import Moment, Peak, moment, peaks
 from memfit.tables import table
 
@@ -63,9 +64,14 @@ class Estimate:
     others: Callable[[str], "Estimate"] | None = field(default=None, compare=False)
 
     @cached_property
+    def played(self) -> Played:
+        """What of the script is replayed at this batch size."""
+        return Played(self.script, self.batch_size)
+
+    @cached_property
     def replayed(self) -> list[list[Peak]]:
         """The peaks of the steps of each replayed run of five."""
-        return peaks(self.script, self.batch_size)
+        return peaks(self.played)
 
     @cached_property
     def at_peak(self) -> Peak:
@@ -96,25 +102,26 @@ class Estimate:
     @cached_property
     def needed(self) -> Size:
         """The memory to run it in: the peak, and what another order of ops and the allocator's gaps may add."""
-        needed = max(self._smallest_cap(), int((1 + self._error) * self.peak))
-        return Size(-(-needed // _MIB) * _MIB + self._guessed)
+        least = -(-int((1 + self._error) * self.peak) // _MIB)
+        return Size(self._smallest_cap(least) * _MIB + self._guessed)
 
     @property
     def _error(self) -> float:
         return _PREDICTION_ERROR + self.doubt
 
-    def _smallest_cap(self) -> int:
-        """The smallest limit under which all replayed steps complete."""
-        low = self.peak * 3 // 4 // _MIB
-        high = low + 1
-        while not completes(self.script, self.batch_size, high * _MIB):
-            low, high = high, high + max(1, high // 8)
+    def _smallest_cap(self, least: int) -> int:
+        """The smallest limit in MiB, from `least` on, under which all replayed steps complete."""
+
+        def enough(limit: int) -> bool:
+            return completes(self.played, limit * _MIB)
+
+        low, high = least - 1, least
+        while not enough(high):
+            low, high = high, high + max(1, high // 32)
         while high - low > max(1, high // 256):
             middle = (low + high) // 2
-            low, high = (
-                (low, middle) if completes(self.script, self.batch_size, middle * _MIB) else (middle, high)
-            )
-        return high * _MIB
+            low, high = (low, middle) if enough(middle) else (middle, high)
+        return high
 
     @property
     def margin(self) -> float:
@@ -128,7 +135,7 @@ class Estimate:
 
     @cached_property
     def _at_peak(self) -> Moment:
-        return moment(self.script, self.batch_size, self.at_peak)
+        return moment(self.played, self.at_peak)
 
     @cached_property
     def breakdown(self) -> Mapping[str, Size]:
@@ -182,7 +189,7 @@ class Estimate:
         """Whether the phase fits into `memory`, with the margin it needs."""
         available = Size(memory) - self._guessed
         enough = available >= (1 + self._error) * self.peak
-        return enough and completes(self.script, self.batch_size, available)
+        return enough and completes(self.played, available)
 
     def max_batch(self, memory: int | str) -> int:
         """Returns the largest batch size that fits into `memory` with its margin, 0 if none does."""

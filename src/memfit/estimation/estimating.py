@@ -1,7 +1,6 @@
 """Predicting the peak memory of a training before it runs."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, overload
 
@@ -156,13 +155,17 @@ def _recorded(payload: bytes, largest: int, target: int, phase: str, *, jit: boo
     # Generous, but never more than the host has: the arena's cap is only an upper bound.
     environment = arena_environment(max(2**30, int(host_memory().free)))
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    if jit:
-        # XLA may take minutes, or all of the memory, for a batch it never ran; a smaller one is a way out.
-        with suppress(TimeoutError, ProcessDied):
-            task = (payload, largest, target, phase)
-            return run_isolated(record, task, environment=environment, timeout=_COMPILE_SECONDS)
-    task_without = (payload, largest, None if jit else target, phase)
-    return run_isolated(record, task_without, environment=environment)
+    run = partial(run_isolated, record, environment=environment)
+    if not jit:
+        return run((payload, largest, target, phase))
+    # XLA may take minutes, or all of the memory, for a batch it never ran; a smaller one is a way out.
+    try:
+        return run((payload, largest, target, phase), timeout=_COMPILE_SECONDS)
+    except TimeoutError:
+        failure = f"in {_COMPILE_SECONDS:g} s"
+    except ProcessDied as died:
+        failure = f"({died.signal.name if died.signal is not None else f'exit code {died.exit_code}'})"
+    return run((payload, largest, failure, phase))
 
 
 def _seconds(recording: Recording, optimizer: str) -> dict[tuple[str, str], float]:

@@ -32,9 +32,9 @@ def write_plot(estimate: "Estimate", path: Path, memory: Size | None) -> Path:
     """Writes the step that has the peak."""
     import plotly.graph_objects as go
 
-    script, at_peak = estimate.script, estimate.at_peak
-    seen = [estimate.with_known_weights(sums) for sums in course(script, estimate.batch_size, at_peak.run)]
-    top = at_peak.position - script.ends[at_peak.run[-1]]
+    at_peak = estimate.at_peak
+    seen = [estimate.with_known_weights(sums) for sums in course(estimate.played, at_peak.run)]
+    top = at_peak.where
     shown = sorted({*range(0, len(seen), max(1, len(seen) // _POINTS)), top})
     figure = go.Figure()
     for kind in sorted(KINDS, key=list(_COLOURS).index):
@@ -66,7 +66,7 @@ def write_plot(estimate: "Estimate", path: Path, memory: Size | None) -> Path:
 def _layers(estimate: "Estimate") -> str:
     """The layers that hold most at the peak, as lines for a hover."""
     sums: Counter[str] = Counter()
-    found = moment(estimate.script, estimate.batch_size, estimate.at_peak)
+    found = moment(estimate.played, estimate.at_peak)
     for allocation, asked, _ in found.living:
         if allocation.layer:
             sums[allocation.layer] += asked

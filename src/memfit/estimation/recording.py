@@ -35,13 +35,13 @@ _LARGE_ARRAY = 2**16
 _LOOPS = frozenset({"While", "StatelessWhile"})
 
 
-def record(payload: bytes, largest: int, target: int | None, phase: str) -> Recording:
+def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recording:
     """Records a phase of the packed (model, spec, prepare); runs in the isolated process.
 
     Args:
         payload: What `packed` made.
         largest: The largest batch size to record.
-        target: The batch size asked about, which XLA compiles for; None where that takes too long.
+        target: The batch size asked about, which XLA compiles for; why not, where that was seen to fail.
         phase: One of PHASES.
     """
     # Python would take a graph of ten thousands of ops apart object by object, with somebody waiting for the end.
@@ -60,17 +60,20 @@ def record(payload: bytes, largest: int, target: int | None, phase: str) -> Reco
         model.optimizer.build(model.trainable_variables)
     if phase == "train":
         copy_updates(model.optimizer)
-    step, anew = _step(model, spec, phase)
+    step, anew, loops = _step(model, spec, phase)
     if anew:
         # Three show a line and whether it is one. What XLA asks for at the batch in question it says itself.
         batches = batches[-1:] if model.jit_compile else batches[-anew:]
     known = batches if anew and not model.jit_compile else ()
     if not known:
         step(_batch(spec, batches[0]))  # TensorFlow optimises, and XLA compiles, in the first call
-    with traced() as trace:
+    with traced() as first:
         for batch in known:
             step(_batch(spec, batch))
             mark()
+    if loops:
+        _settle(step, _batch(spec, batches[-1]))
+    with traced() as trace:
         seconds = min(max(_SECONDS_BEFORE - (time.monotonic() - begin), _SECONDS[0]), _SECONDS[1])
         smaller = _smaller(step, spec, batches, seconds)
         if fresh:
@@ -84,14 +87,14 @@ def record(payload: bytes, largest: int, target: int | None, phase: str) -> Reco
         if model.jit_compile
         else ()
     )
-    first_calls, later = trace.steps[: len(known)], trace.steps[len(known) :]
     return Recording(
         phase=phase,
         variables=variables,
-        folded=tuple(Step(batch, _folded(events)) for batch, events in zip(known, first_calls, strict=True)),
-        start=later[len(smaller)],
+        folded=tuple(Step(batch, _folded(events)) for batch, events in zip(known, first.steps, strict=True)),
+        start=trace.steps[len(smaller)],
         smaller=tuple(
-            Step(batch, _fed(events, spec, batch)) for batch, events in zip(smaller, later, strict=False)
+            Step(batch, _fed(events, spec, batch))
+            for batch, events in zip(smaller, trace.steps, strict=False)
         ),
         steps=steps,
         compiled=compiled,
@@ -99,6 +102,16 @@ def record(payload: bytes, largest: int, target: int | None, phase: str) -> Reco
         shapes=frozenset(_shape_text(v.shape) for v in model.trainable_variables),
         seconds=_mean(trace.seconds[-count:]),
     )
+
+
+def _settle(step: Callable[[Batch], Any], data: Batch) -> None:
+    """Runs steps before those that are recorded, where ops run again and again in a loop over time.
+
+    TensorFlow takes every op for one that takes long, and hands it to another thread, until it has timed it a
+    hundred times; then short ops run at once, and the order is another. While it is traced it times none.
+    """
+    for _ in range(_STEPS.start - 1):
+        step(data)
 
 
 def _folded(events: tuple[Event, ...]) -> tuple[Event, ...]:
@@ -213,8 +226,8 @@ def _body(model: Any, phase: str) -> Callable[[Batch], Any]:
     return bodies[phase]
 
 
-def _step(model: Any, spec: Spec, phase: str) -> tuple[Callable[[Batch], Any], int]:
-    """Returns Keras's step as a function of a batch, and for how many batch sizes it may be traced anew.
+def _step(model: Any, spec: Spec, phase: str) -> tuple[Callable[[Batch], Any], int, bool]:
+    """Returns Keras's step as a function of a batch, how many batch sizes to trace it for, and whether it loops.
 
     TensorFlow makes other ops of a step whose batch size it knows, as it does in `train_on_batch`, and runs them in
     another order. So a step is traced for each batch size where that is quick; with 0, one trace does for all.
@@ -224,18 +237,19 @@ def _step(model: Any, spec: Spec, phase: str) -> tuple[Callable[[Batch], Any], i
     body = _body(model, phase)
     plain = tf.autograph.experimental.do_not_convert(lambda data: body(data))  # as Keras has it
     if model.jit_compile:
-        return tf.function(plain, reduce_retracing=True, jit_compile=True), 1
+        return tf.function(plain, reduce_retracing=True, jit_compile=True), 1, False
     function = tf.function(plain, reduce_retracing=True)
     begin = time.monotonic()
     traced_once = function.get_concrete_function(spec.any_batch())
     seconds = time.monotonic() - begin
+    loops = any(op.type in _LOOPS for op in traced_once.graph.get_operations())
     if seconds < _SECONDS_PER_TRACE:
-        return tf.function(plain, reduce_retracing=False), 3
-    if not any(op.type in _LOOPS for op in traced_once.graph.get_operations()):
+        return tf.function(plain, reduce_retracing=False), 3, loops
+    if not loops:
         optimise_once()
-        return function, 0
+        return function, 0, False
     # A loop over time keeps more where it does not know the batch: 72 instead of 66 MiB for a bidirectional LSTM.
-    return tf.function(plain, reduce_retracing=False), 2
+    return tf.function(plain, reduce_retracing=False), 2, loops
 
 
 def _share_slots(optimizer: Any) -> None:

@@ -1,0 +1,69 @@
+"""What of a recorded script is replayed at a batch size."""
+
+import pytest
+
+from memfit.estimation.allocations import Allocation, Script
+from memfit.estimation.played import Played
+from memfit.estimation.replay import Replay
+
+MIB = 2**20
+
+
+def _script(steps: list[list[tuple[float, float]]]) -> Script:
+    """Steps whose allocations, given as constant bytes and bytes per sample, are all born before any dies."""
+    allocations: list[Allocation] = []
+    order: list[int] = []
+    ends = [0]
+    for step in steps:
+        born = range(len(allocations), len(allocations) + len(step))
+        allocations += [
+            Allocation("op", "", "activations", "forward", "", (*bytes_, 0), 0, None) for bytes_ in step
+        ]
+        order += [*born, *(-1 - index for index in born)]
+        ends.append(len(order))
+    return Script(
+        tuple(allocations), 0, frozenset(), (), tuple(order), tuple(ends), threads=(0,) * len(order)
+    )
+
+
+def test_small_buffers_of_a_step_are_not_replayed_and_large_ones_are():
+    script = _script([[(0, MIB), (256, 0), (256, 0)]] * 6)
+    played = Played(script, 8)
+    assert played.step(0).codes == [0, -1]
+    assert played.step(1).codes == [3, -4]
+    assert played.step(1).positions == [6, 9]
+
+
+def test_small_buffers_that_are_much_together_are_replayed():
+    script = _script([[(0, 1024)] * 500] * 6)
+    assert len(Played(script, 8).step(2).codes) == 1000
+
+
+def test_a_buffer_that_outlives_its_step_is_replayed_however_small():
+    script = _script([[(0, MIB), (256, 0)]] * 2)
+    second = script.order[4:]
+    outliving = Script(
+        script.allocations, 0, frozenset(), (), (0, 1, -1, *second, -2), (0, 3, 8), threads=(0,) * 8
+    )
+    played = Played(outliving, 8)
+    assert played.step(0).codes == [0, 1, -1]
+    assert played.step(0).outliving == [1]
+    replay = Replay(played)
+    replay.step(0)
+    assert replay.allocator.in_use == 256
+    replay.step(1)
+    assert replay.allocator.in_use == 0
+
+
+@pytest.mark.parametrize(("batch", "highest"), [(1, 6), (100, 1)])
+def test_the_runs_hold_the_steps_that_ask_for_most_at_the_batch_in_question(batch, highest):
+    # The later a step, the more it asks for whatever the batch is, and the less for each sample.
+    script = _script([[(number * 10 * MIB, (7 - number) * MIB)] for number in range(1, 8)])
+    runs = Played(script, batch).runs(most=3)
+    assert [run[0] for run in runs] == [0, 0, 0]
+    assert all(len(run) == 5 for run in runs)
+    later = [step for run in runs for step in run[1:]]
+    assert set(later) == {1, 2, 3, 4, 5, 6}
+    (one,) = Played(script, batch).runs(most=1)
+    assert len(one) == 5
+    assert highest in one
