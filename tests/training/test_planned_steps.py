@@ -1,5 +1,6 @@
 """Plans with several levers at once: the steps they describe train as stock Keras does."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,3 +106,12 @@ def test_a_plan_without_the_names_of_layers_says_that_they_are_others() -> None:
     plan = replace(levers(made_for := nested(), 12), segments=front(made_for, 12)[-1])
     with pytest.raises(memfit.InvalidInput, match="the same layer names"):
         memfit.fit(nested(), X, Y, verbose=0, plan=plan)
+
+
+@pytest.mark.parametrize("plan", [False, True])
+def test_a_trained_model_can_be_estimated_and_copied_again(plan: bool) -> None:
+    model = convolutions()
+    chosen = levers(model, 12, micro_batch=5) if plan else None
+    memfit.fit(model, X, Y, batch_size=12, plan=chosen, verbose=0, validation_data=(X, Y))
+    assert memfit.estimate(model, 12).peak > 0
+    assert keras.models.clone_model(model).count_params() == copy.deepcopy(model).count_params()

@@ -89,11 +89,18 @@ def compiled_mark(model: Any) -> object:
     return model._loss_tracker
 
 
+class _KeptSteps(dict[Any, Any]):
+    """Compiled steps stay behind where a model is copied or sent to another process: a graph cannot be."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, ()
+
+
 def kept_steps(model: Any) -> dict[Any, Any]:
     """Where steps that were compiled for a model are kept until its next `compile()`, as Keras keeps its own."""
     mark = compiled_mark(model)
     if "_memfit_steps" not in vars(mark):
-        object.__setattr__(mark, "_memfit_steps", {})
+        object.__setattr__(mark, "_memfit_steps", _KeptSteps())
     kept: dict[Any, Any] = vars(mark)["_memfit_steps"]
     return kept
 
