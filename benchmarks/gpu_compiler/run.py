@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,10 @@ from memfit.tables import table
 MIB = 2**20
 # The GPU that recordings are compared with: the compiler's figures for the three differ by less than 3%.
 RECORDED = "A100 40GB"
+# How far the compiler's figure may be above what was asked for.
+_NEAR = 0.02
+# The largest batch is looked for from here: what memfit is to reach.
+_TIMES = 3
 # What is changed in a step: nothing, segments that keep a part of the activations, or micro-batches.
 Lever = float | int | None
 
@@ -79,11 +84,10 @@ class Training:
         if isinstance(lever, int):
             return partial(micro_batched, size=lever)
         batch = self.case.batch
-        try:
-            segments = choose(self.model, batch, lever, compiled=True)
-        except InvalidInput:  # no choice is that small: the smallest there is
-            segments = front(self.model, batch, compiled=True)[-1]
-        return partial(rematerialised, segments=segments)
+        if lever:
+            with suppress(InvalidInput):  # no choice is that small: the smallest there is
+                return partial(rematerialised, segments=choose(self.model, batch, lever, compiled=True))
+        return partial(rematerialised, segments=front(self.model, batch, compiled=True)[-1])
 
     def hlo(self, lever: Lever, batch: int) -> Lowered:
         """The step as HLO."""
@@ -114,6 +118,14 @@ def step_row(training: Training, target: str, step: str) -> dict[str, Any]:
     lever: Lever = None if part is None else case.batch // part if case.micro_batches else 1 / part
     begin = time.perf_counter()
     est = training.estimate(lever, case.batch, target)
+    if isinstance(lever, float):
+        # Segments are chosen on predictions. Where the compiler finds more, less is asked for, once.
+        stock = training.estimate(None, case.batch, target).figures.temporaries
+        more = est.figures.temporaries / (lever * stock)
+        if more > 1 + _NEAR:
+            smaller = training.estimate(lever / more, case.batch, target)
+            if smaller.figures.temporaries < est.figures.temporaries:
+                est, lever = smaller, lever / more
     figures = est.figures
     return {
         "model": case.name,
@@ -121,6 +133,7 @@ def step_row(training: Training, target: str, step: str) -> dict[str, Any]:
         "batch": case.batch,
         "step": step,
         "lever": "" if lever is None else "micro-batches" if case.micro_batches else "segments",
+        "asked": lever if isinstance(lever, float) else None,
         "arguments": int(figures.arguments),
         "temporaries": int(figures.temporaries),
         "needed": int(est.needed),
@@ -139,15 +152,15 @@ def largest_row(training: Training, target: str) -> dict[str, Any]:
         parts = training.estimate(stock // 2, 4 * stock, target)
         row |= {"memfit": 4 * stock if parts.fits(memory) else 0, "lever": "micro-batches, at least"}
     else:
-        batch = largest(lambda batch: training.estimate(0.0, batch, target), memory, case.batch)
+        batch = largest(lambda batch: training.estimate(0.0, batch, target), memory, _TIMES * stock)
         row |= {"memfit": batch, "lever": "segments"}
     return {**row, "times": row["memfit"] / max(stock, 1)}
 
 
 def largest(estimate_at: Callable[[int], CompiledEstimate], memory: int, batch: int) -> int:
-    """The largest batch that fits: what a batch takes says which to compile next, four at most."""
+    """The largest batch that fits: what a batch takes says which to compile next, three at most."""
     found = 0
-    for _ in range(4):
+    for _ in range(3):
         est = estimate_at(batch)
         if est.needed <= memory:
             found = max(found, batch)

@@ -269,3 +269,21 @@ def test_without_the_extra_the_reason_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(installed, "version", lambda name: "0.10.2" if name == "jax" else "0.9")
     with pytest.raises(NotCompiled, match="different versions"):
         installed.compiler_version()
+
+
+def test_a_recording_says_where_xla_is_known_to_take_far_more():
+    import keras
+    from keras import layers
+
+    from memfit.estimation.gpu_compiler.asking import doubt
+
+    def recurrent(layer):
+        model = keras.Sequential([keras.Input((8, 4)), layer, layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    looping = recurrent(layers.Bidirectional(layers.LSTM(4, use_cudnn=False, name="loop")))
+    assert "several times the figure for forward_loop, backward_loop" in doubt(looping)
+    assert doubt(recurrent(layers.SimpleRNN(4, unroll=True))) == ""
+    assert doubt(recurrent(layers.LSTM(4))) == ""  # on cuDNN, which is not XLA's
+    assert doubt(recurrent(layers.Flatten())) == ""

@@ -11,7 +11,7 @@ from memfit.budgets.isolation import run_isolated
 from memfit.budgets.size import Size
 from memfit.estimation.allocations import script_of
 from memfit.estimation.estimate import Estimate
-from memfit.estimation.gpu_compiler.asking import compiled_estimate
+from memfit.estimation.gpu_compiler.asking import compiled_estimate, doubt
 from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
 from memfit.estimation.gpus import gpu
@@ -112,7 +112,7 @@ def estimate(
         try:
             return compiled_estimate(model, payload, batch_size, card)
         except NotCompiled as reason:
-            not_compiled = f"; not compiled for {card.name}: {reason}"
+            not_compiled = f"; not compiled for {card.name}: {reason}{doubt(model)}"
     largest = largest_recorded(batch_size)
 
     def phase_estimate(phase: str, others: Any) -> Estimate:

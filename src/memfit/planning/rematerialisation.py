@@ -1,7 +1,7 @@
 """Choosing what a training step keeps: the least recomputation whose activations fit in a number of bytes."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -111,9 +111,10 @@ class _Chooser:
     """Dynamic programming over the cuts of one trace."""
 
     def __init__(self, trace: Trace, batch_size: int, compiled: bool = False) -> None:
+        if compiled:
+            stock = None if trace.stock is None else replace(trace.stock, in_place=False)
+            trace = replace(trace, stock=stock, in_place=False)
         self.trace = trace
-        # XLA knows no order inside of a segment: single changes, which count on one, save nothing without cuts.
-        self.counts_on_order = not compiled
         self.batch_size = batch_size
         self.choices = Choices(trace)
         self.table = options_by_start(self.choices)
@@ -145,7 +146,7 @@ class _Chooser:
             aim = max(ratio * self.stock, budget) - self.slack
             divided = self._divided(aim)
             tried = [] if divided is None else [divided]
-            may_walk = self.counts_on_order and self.ledger.counted < _COUNTED
+            may_walk = self.ledger.counted < _COUNTED
             if may_walk and (farther := refined(self.ledger, walked, aim)) is not None:
                 walked = farther
                 tried.append(walked)

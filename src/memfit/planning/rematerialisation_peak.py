@@ -98,7 +98,8 @@ def alive_at(trace: Trace, steps: Sequence[Step]) -> Iterator[tuple[int, int, in
         dying = [buffer for buffer in ending.get(place, ()) if buffer in alive]
         for buffer in writes:
             size = op.sizes[buffer[2]]
-            reused = next((old for old in dying if op.type in IN_PLACE and alive[old] == size), None)
+            may = trace.in_place and op.type in IN_PLACE
+            reused = next((old for old in dying if may and alive[old] == size), None)
             if reused is not None:
                 dying.remove(reused)
                 total -= alive.pop(reused)

@@ -94,7 +94,7 @@ class Ledger:
         self._recomputable = [
             index < trace.forward_count and trace.ops[index].recomputable for index, _ in self._tensors
         ]
-        self._in_place = [op.type in IN_PLACE for op in trace.ops]
+        self._in_place = [trace.in_place and op.type in IN_PLACE for op in trace.ops]
         self.counted = 0  # steps of all choices so far, for those who have to end
 
     def count(self, choice: Choice) -> Count:

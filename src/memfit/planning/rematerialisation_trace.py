@@ -48,11 +48,14 @@ class Trace:
         ops: All of them; the backward ops as a rematerialised step has them.
         forward_count: How many are forward ops.
         stock: The same with the backward ops as TensorFlow makes them; None where nobody asked.
+        in_place: Whether ops write over what they are the last to read. XLA's seldom do: a normalisation's gradient
+            is there beside its input and the gradient that came in.
     """
 
     ops: tuple[Op, ...]
     forward_count: int
     stock: "Trace | None" = None
+    in_place: bool = True
 
     @property
     def forward(self) -> tuple[Op, ...]:

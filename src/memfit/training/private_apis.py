@@ -229,9 +229,14 @@ def compiles_with_xla(graph: Any) -> bool:
 
 def materialised(tensor: Any) -> Any:
     """Returns a tensor that XLA reads from memory, instead of computing it from its sources once more."""
+    return together([tensor])[0]
+
+
+def together(tensors: Sequence[Any]) -> list[Any]:
+    """Returns tensors that XLA reads from memory, each when all of them are there."""
     from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-    return gen_xla_ops.xla_optimization_barrier([tensor])[0]
+    return list(gen_xla_ops.xla_optimization_barrier(list(tensors)))
 
 
 def global_seed() -> int | None:

@@ -86,7 +86,7 @@ def _forward(model: Any, segments: Segments, x: Any) -> tuple[list[Any], Any, Ca
         # A gradient that is built in another graph (that of a nested tf.function) is exact, but saves nothing.
         if here is graph:
             made, found = without_concats(here.get_operations()[first:], found)
-            recompute_in_backward_pass(
+            latest = recompute_in_backward_pass(
                 ops,
                 made,
                 scope,
@@ -94,6 +94,7 @@ def _forward(model: Any, segments: Segments, x: Any) -> tuple[list[Any], Any, Ca
                 incoming=[gradient for _, gradient in pairs],
                 wanted=ops_of(found[len(inputs) :]),
             )
+            found = [latest(gradient) for gradient in found]
         by_weight = dict(zip((weight.ref() for weight in weights), found[len(inputs) :], strict=True))
         of_inputs = found[: len(inputs)]
         of_variables = [by_weight.get(variable.ref()) for variable in variables]

@@ -1,8 +1,7 @@
 """Rewriting a backward pass so that it reads recomputed tensors instead of stored ones."""
 
-import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from memfit.budgets.errors import InvalidInput
@@ -19,6 +18,7 @@ from memfit.planning.rematerialisation_segments import Segments
 from memfit.planning.rematerialisation_tiles import without_tiles
 from memfit.planning.rematerialisation_trace import Tensor, Trace, in_order, read
 from memfit.training.private_apis import compiles_with_xla, materialised, run_after
+from memfit.training.rematerialisation_order import Order, smallest
 from memfit.training.waiting import never
 
 
@@ -47,7 +47,7 @@ def recompute_in_backward_pass(
     *,
     incoming: Sequence[Any],
     wanted: Sequence[Any],
-) -> None:
+) -> Callable[[Any], Any]:
     """Makes the backward ops of a graph read copies of forward ops that run when the gradient gets there.
 
     The forward pass is left as it is: random numbers are drawn once, statistics move once. Only pure ops are
@@ -60,6 +60,9 @@ def recompute_in_backward_pass(
         segments: What to keep, and where segments start.
         incoming: The gradients of the forward pass's outputs.
         wanted: The ops that give the gradients of the weights.
+
+    Returns:
+        What gives for each gradient the tensor to read instead of it.
     """
     compiled = compiles_with_xla(forward[0].graph)
     backward = without_tiles(backward)
@@ -75,13 +78,20 @@ def recompute_in_backward_pass(
     starts = sorted(place[name] for name in segments.starts)
     line = None if compiled else _Line(incoming, beside(trace, kept, starts))
     stored = _Stored(trace, kept) if compiled else None
+    order = Order(trace, graph_ops, wanted) if compiled else None
     after = list(incoming)
     for number, part in reversed(list(enumerate(recomputations(trace, kept, starts)))):
         # XLA drops control dependencies and merges equal computations, so there the copies get a data dependency.
         entering = _entering(trace, part, lambda level, n=number: bisect_right(starts, level) > n)
-        flag = never([*after, *(graph_ops[index].outputs[0] for index in entering)]) if compiled else None
-        _rewrite(trace, graph_ops, kept, part, flag, line, stored)
+        flag = None
+        if compiled:
+            # One element of what XLA computes elementwise or joins would wait for little of it, so it is stored
+            # first. So is the flag: each copy would have what it waited for in memory till it is computed itself.
+            awaited = [*after, *(graph_ops[index].outputs[0] for index in entering)]
+            flag = materialised(never([materialised(tensor) for tensor in awaited]))
+        _rewrite(trace, graph_ops, kept, part, flag, line, stored, order)
         after = [graph_ops[index].outputs[0] for index in _last(trace, part)] or after
+    return (lambda gradient: gradient) if order is None else order.latest
 
 
 def _rewrite(
@@ -92,6 +102,7 @@ def _rewrite(
     flag: Any,
     line: "_Line | None",
     stored: "_Stored | None",
+    order: Order | None,
 ) -> None:
     """Copies the forward ops that one segment runs again, and lets the backward ops read the copies.
 
@@ -99,6 +110,7 @@ def _rewrite(
         flag: Under XLA the boolean that the copies wait for.
         line: Otherwise the line in which the ops run.
         stored: Under XLA what gives kept tensors.
+        order: Under XLA what keeps the ops in order.
     """
     copies: dict[int, Any] = {}
     for index in part.order:
@@ -111,6 +123,8 @@ def _rewrite(
             else tensor
             for key, tensor in zip(trace.ops[index].inputs, op.inputs, strict=True)
         ]
+        if order is not None:
+            order.wait(index, read_now)
         if index < trace.forward_count:
             if flag is not None and not any(key[0] in copies for key in trace.ops[index].inputs):
                 _guard(read_now, flag)
@@ -190,14 +204,10 @@ def _guard(inputs: list[Any], flag: Any) -> None:
     """Lets the smallest input that carries data wait for the flag; shapes must stay constants for XLA."""
     import tensorflow as tf
 
-    data = [
-        (number, tensor)
-        for number, tensor in enumerate(inputs)
-        if tensor.op.type != "Const" and (tensor.dtype.is_floating or tensor.dtype.name in ("bool", "uint64"))
-    ]
-    if not data:
+    number = smallest(inputs)
+    if number is None:
         return
-    number, tensor = min(data, key=lambda item: math.prod(size or 2**20 for size in item[1].shape))
+    tensor = inputs[number]
     if tensor.dtype == tf.bool:
         inputs[number] = tf.logical_or(tensor, flag)
     elif tensor.dtype.is_floating:

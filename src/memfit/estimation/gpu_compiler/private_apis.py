@@ -33,6 +33,17 @@ def why_not_xla(model: Any) -> str | None:
     return None if model_supports_jit(model) else "it is switched off"
 
 
+def loops(model: Any) -> list[str]:
+    """Names the recurrent layers that loop over time steps, rather than run on cuDNN or step by step."""
+    import keras
+
+    return [
+        layer.name
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.RNN) and not layer.unroll and not _runs_on_cudnn(layer)
+    ]
+
+
 def _runs_on_cudnn(layer: Any) -> bool:
     """Whether a recurrent layer takes cuDNN's kernel on a GPU; without one here, Keras does not say so itself."""
     import keras
