@@ -24,9 +24,10 @@ class Line:
     margin: float = 0.0
     replayed: int = 0
     limit: int = 0  # under which the allocator's gaps do not matter
+    unlucky: range = range(0)  # batches at which they do
 
     def fits(self, memory: int) -> bool:
-        return self.peak <= self.limit <= memory
+        return self.peak <= self.limit <= memory and self.batch_size not in self.unlucky
 
     def at(self, size: int) -> Any:
         self.replayed += 1
@@ -63,6 +64,12 @@ def test_a_batch_that_may_fit_or_not_is_replayed_under_the_limit_itself() -> Non
     assert step.need(12) == 300  # 330 by its margin, but it fits into 300
     assert step.need(16) == 390  # it does not
     assert step.need(32) == 630
+
+
+def test_a_batch_that_fits_where_somewhat_smaller_ones_do_not_is_taken_not_to() -> None:
+    step = RecordedStep(_line(0, 10, margin=0.5, limit=900, unlucky=range(70, 79)), 1000, 8)
+    fitting = [size for size in range(60, 100) if step.need(size) <= 1000]
+    assert fitting == list(range(60, 70))
 
 
 def test_what_was_not_recorded_follows_from_what_was() -> None:

@@ -49,14 +49,14 @@ class Prospects:
         self.fronts: tuple[Segments, ...] = ()
         self.no_segments: str | None = None
         self._looked = False
+        self._micro_fidelity, _ = micro_batches.fidelity(model)
+        self._can_micro_batch = micro_batches.why_not(model) is None
         stock = self._recorded_stock()
         self._inputs = _bytes(spec_of(model, job.data).batch(1))
         gradients = 4 * sum(math.prod(weight.shape) for weight in model.trainable_variables)
         self.steps = RecordedSteps(stock, job.memory, gradients, self._inputs)
         self._fixed_samples = _fixed_samples(stock)
         self._on_gpu = job.device is not None or bool(gpus())
-        self._micro_fidelity, _ = micro_batches.fidelity(model)
-        self._can_micro_batch = micro_batches.why_not(model) is None
         self._policy = mixed_precision.policy(job.device) if mixed_precision.why_not(model) is None else None
 
     def _recorded_stock(self) -> AnyEstimate:
@@ -75,8 +75,20 @@ class Prospects:
             copied.wait()
             # A GPU's compiler is asked by this process; and whoever is not built is not to be built for nothing.
             if self.job.device is None and model.built and not recording.done():
+                if self._recorder is not None and not model.jit_compile:
+                    self._recorder.begin(self._reference)
                 self.find_segments()
+                self._expect_the_largest_batch()
             return recording.result()
+
+    def _expect_the_largest_batch(self) -> None:
+        """Has recorded what the largest batch will be computed with: parts, or the segments that take least."""
+        if self._recorder is None or self.job.batch_size != "max":
+            return
+        if self._can_micro_batch and self._micro_fidelity <= self.job.allow:
+            self._recorder.expect(Way(None, True))
+        elif self.fronts:
+            self._recorder.expect(Way(self.fronts[-1]))
 
     def find_segments(self) -> None:
         """Looks for choices of segments, once; until then there are none."""

@@ -1,5 +1,6 @@
 """`plan`: the search of the planning room, with steps recorded as this room executes them."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ from memfit.planning.candidates import Way
 from memfit.planning.plan import Plan
 from memfit.planning.recorded_steps import PARTS_RECORDED, AnyEstimate
 from memfit.planning.searching import search
+from memfit.training.early_recording import EarlyRecording
 
 # Steps are recorded at a quarter of the batch they are for: larger ones take longer and show no more.
 _LARGEST_RECORDED_FOR = 32
@@ -48,24 +50,74 @@ def plan(
         InvalidInput: If an argument is none, or the memory is less than the weights alone take.
     """
 
-    def recorder(way: Way, size: int) -> AnyEstimate:
-        batch = PARTS_RECORDED * size if way.in_parts else size
-        if not model.jit_compile and device is None:
-            batch = min(batch, _LARGEST_RECORDED_FOR)  # other sizes come from the same recording
-        found = estimate(model, batch, data=data, prepare=partial(compute, way=way), device=device)
+    recorder = _StepRecorder(model, data, device)
+    try:
+        return search(
+            model,
+            batch_size,
+            memory,
+            allow,
+            data=data,
+            validation_batch_size=validation_batch_size,
+            recorder=recorder,
+            device=device,
+        )
+    finally:
+        recorder.end()
+
+
+class _StepRecorder:
+    """Estimates ways of computing the step by recording them, each in a process of its own."""
+
+    def __init__(self, model: Any, data: Any, device: str | None) -> None:
+        self._model, self._data, self._device = model, data, device
+        self._early: EarlyRecording | None = None
+        self._early_batch = 0
+
+    def __call__(self, way: Way, size: int) -> AnyEstimate:
+        batch = self._batch(PARTS_RECORDED * size if way.in_parts else size)
+        if self._early is not None and batch == self._early_batch:
+            early, self._early = self._early, None
+            early.tell(way)
+            if early.way == way:
+                return early.result()
+            early.end()
+        return self._estimate(batch, partial(compute, way=way))
+
+    def begin(self, size: int) -> None:
+        """Starts the process of the first recording, which waits to be told what to record."""
+        self._early_batch = self._batch(size)
+        start = partial(self._estimate, self._early_batch)
+        self._early = EarlyRecording(start, compute)
+
+    def expect(self, way: Way) -> None:
+        """Lets the process that was begun record a way that is likely to be asked for."""
+        if self._early is not None:
+            self._early.tell(way)
+
+    def end(self) -> None:
+        """Ends a process that was begun for nothing."""
+        if self._early is not None:
+            self._early.end()
+
+    def _batch(self, batch: int) -> int:
+        # Other sizes come from the same recording, unless XLA makes another step of each.
+        by_compiler = self._model.jit_compile or self._device is not None
+        return batch if by_compiler else min(batch, _LARGEST_RECORDED_FOR)
+
+    def _estimate(
+        self, batch: int, prepare: Callable[[Any], None], when_copied: Callable[[], None] | None = None
+    ) -> AnyEstimate:
+        found = estimate(
+            self._model,
+            batch,
+            data=self._data,
+            prepare=prepare,
+            device=self._device,
+            when_copied=when_copied,
+        )
         # As `fit` runs a planned step in an arena (`one_piece.py`), and as a GPU's allocator has its memory anyway.
         return found.in_one_piece() if isinstance(found, Estimate) else found
-
-    return search(
-        model,
-        batch_size,
-        memory,
-        allow,
-        data=data,
-        validation_batch_size=validation_batch_size,
-        recorder=recorder,
-        device=device,
-    )
 
 
 def compute(model: Any, way: Way) -> None:
