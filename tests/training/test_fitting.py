@@ -222,6 +222,27 @@ def test_a_scalar_in_the_data_is_refused_before_anything_is_learned() -> None:
     assert model.train_step.__func__ is keras.Model.train_step
 
 
+def narrowing() -> Iterator[tuple[Any, Any]]:
+    yield X[:8], Y[:8]
+    yield X[:8, :3], Y[:8]
+
+
+@pytest.mark.parametrize("micro_batch", [None, 4])
+def test_data_that_changes_its_shape_is_refused_at_that_batch(micro_batch: int | None) -> None:
+    stock, model = linear(jit_compile=False), linear(jit_compile=False)
+    model.set_weights(stock.get_weights())
+    stock.fit(X[:8], Y[:8], verbose=0, shuffle=False)
+    with pytest.raises(memfit.InvalidInput, match=r"\(None, 4\).*\(8, 3\) in batch 2"):
+        memfit.fit(model, narrowing(), verbose=0, shuffle=False, plan=levers(model, 8, micro_batch))
+    for a, b in zip(stock.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_a_batch_size_beside_data_in_batches_is_ignored_as_by_keras() -> None:
+    history = memfit.fit(linear(), SOURCES["dataset"][0]()["x"], batch_size=16, verbose=0, shuffle=False)
+    assert history.memory.plan is None or history.memory.plan.batch_size == 8
+
+
 def test_a_custom_train_step_is_still_validated_in_parts() -> None:
     model = OwnStep([keras.Input((4,)), layers.Dense(1)])
     model.compile("sgd", "mse")

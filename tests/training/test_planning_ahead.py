@@ -128,6 +128,11 @@ def test_bad_input_is_one_sentence(arguments: dict[str, Any], message: str) -> N
         memfit.plan(_model(), **arguments)
 
 
+def test_a_model_that_is_not_compiled_is_told_so() -> None:
+    with pytest.raises(InvalidInput, match="compiled model"):
+        memfit.plan(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), 8, "1GiB")
+
+
 def test_a_broken_plan_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"batch_size": 3}')
     for file in ("plan.json", "none.json"):

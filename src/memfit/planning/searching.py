@@ -59,6 +59,12 @@ def search(
         InvalidInput: If an argument is none, or the memory is less than the weights alone take.
     """
     allowed = Fidelity.read(allow)
+    if not getattr(model, "compiled", False):
+        raise InvalidInput(
+            "A plan is made for a compiled model: the optimizer and the loss take memory too",
+            received=type(model).__name__,
+            remedy="Call model.compile(...) first",
+        )
     if batch_size != "max" and (
         isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
     ):

@@ -160,10 +160,12 @@ def _planned(
 
 
 def _batch_size_with(plan: Plan, x: Any, batch_size: int | None) -> int | None:
-    """The batch size to give to Keras; the plan's own for arrays, where the user gave none."""
-    if not private_apis.batches_itself(x) and batch_size is None:
+    """The batch size to give to Keras, which ignores it for data in batches; the plan's, where there is none."""
+    if private_apis.batches_itself(x):
+        return batch_size
+    if batch_size is None:
         return int(plan.batch_size)
-    if batch_size is not None and plan.batch_size != batch_size:
+    if plan.batch_size != batch_size:
         raise InvalidInput(
             "A plan is made for one batch size",
             received=f"batch_size={batch_size}, and a plan for {plan.batch_size}",

@@ -12,6 +12,7 @@ from memfit.training.guard.events import Journal, OutOfMemory, Shortage, free, s
 from memfit.training.guard.reading import Reader
 from memfit.training.guard.rollback import Rollback
 from memfit.training.guard.room import Room
+from memfit.training.guard.shapes import check_shapes
 from memfit.training.guard.steps import TrainStep, check_survivable
 from memfit.training.guard.tightening import Settings, Tightening
 from memfit.training.host_arrays import HostArrays
@@ -78,6 +79,8 @@ class GuardedTraining:
             except (tf.errors.OpError, RuntimeError) as error:
                 lack = shortage(error)
                 if lack is None:
+                    if self._host is None:
+                        check_shapes(self._model, data, self._batch)
                     raise
             # The exception is gone here, and with its traceback what the step had allocated.
             if self._step().computing_has_updated:
