@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None:
         print(f"to train with it: memfit.fit(model, ..., plan=memfit.Plan.load({str(args.output)!r}))")
     else:
-        size = f"{found.memory // 2**20}MiB"
+        gibibytes, rest = divmod(found.memory, 2**30)
+        size = f"{found.memory // 2**20}MiB" if rest else f"{gibibytes}GiB"
         print(f"to train with it: memfit.fit(model, ..., batch_size={found.batch_size}, memory={size!r})")
     return 0

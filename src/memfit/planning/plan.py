@@ -83,11 +83,12 @@ class Plan:
 
     def __repr__(self) -> str:
         known = "at most" if self.source.startswith("upper bound") else "predicted"
+        free = f"; {self.margin} kept free" if self.margin else ""
         facts: list[list[object]] = [
             ["batch", self.batch_size],
             ["memory", self.memory],
             ["stock peak", f"{self.stock} ({known})"],
-            ["planned peak", f"{self.predicted} ({known}; {self.margin} kept free)"],
+            ["planned peak", f"{self.predicted} ({known}{free})"],
             ["step time", f"{self.time:.2f}x stock's (predicted)"],
             [
                 "fidelity",
@@ -100,7 +101,7 @@ class Plan:
                 "✓" if lever.used else "·",
                 lever.name,
                 lever.fidelity,
-                "" if lever.saving is None else f"-{lever.saving}",
+                f"-{lever.saving}" if lever.saving else "",
                 "" if lever.cost is None else f"+{lever.cost:.0%}",
                 f"{lever.setting}: {lever.why}" if lever.setting else lever.why,
             ]
