@@ -51,7 +51,9 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
     model, (spec, prepare) = unpacked(payload)
     know_own_variables(model.optimizer)
     if prepare is not None:
+        entered = time.monotonic()
         prepare(model)
+        begin += time.monotonic() - entered  # it may wait to be told what to prepare
     batches = ladder(largest)
     _build(model, spec, batches[0], phase)
     variables = tuple(_variables(model))
