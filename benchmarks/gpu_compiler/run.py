@@ -145,31 +145,36 @@ def step_row(training: Training, target: str, step: str) -> dict[str, Any]:
 def largest_row(training: Training, target: str) -> dict[str, Any]:
     """The largest batch that fits a GPU, stock and with an exact lever: each is compiled."""
     case, memory = training.case, gpu(target).usable
-    stock = largest(lambda batch: training.estimate(None, batch, target), memory, case.batch)
-    row = {"model": case.name, "target": target, "stock": stock}
+    stock, fills = largest(lambda batch: training.estimate(None, batch, target), memory, case.batch)
+    row = {"model": case.name, "target": target, "stock": stock, "stock_fills": fills}
     if case.micro_batches:
         # Any batch fits in micro-batches but for its own bytes, so one is checked, not the largest looked for.
         parts = training.estimate(stock // 2, 4 * stock, target)
         row |= {"memfit": 4 * stock if parts.fits(memory) else 0, "lever": "micro-batches, at least"}
     else:
-        batch = largest(lambda batch: training.estimate(0.0, batch, target), memory, _TIMES * stock)
-        row |= {"memfit": batch, "lever": "segments"}
+        batch, fills = largest(lambda batch: training.estimate(0.0, batch, target), memory, _TIMES * stock)
+        row |= {"memfit": batch, "memfit_fills": fills, "lever": "segments"}
     return {**row, "times": row["memfit"] / max(stock, 1)}
 
 
-def largest(estimate_at: Callable[[int], CompiledEstimate], memory: int, batch: int) -> int:
-    """The largest batch that fits: what a batch takes says which to compile next, four at most."""
-    found = 0
+def largest(estimate_at: Callable[[int], CompiledEstimate], memory: int, batch: int) -> tuple[int, float]:
+    """The largest batch found to fit, and which part of the memory it needs: a larger one may fit below 0.98.
+
+    What a batch takes says which to compile next, four at most. Near the memory XLA recomputes by itself, so that
+    twice the batch need not take twice the memory.
+    """
+    found, fills = 0, 0.0
     for _ in range(4):
         est = estimate_at(batch)
-        print(f"  batch {batch}: needs {est.needed / memory:.3f} of the memory", flush=True)
-        if est.needed <= memory:
-            found = max(found, batch)
-            if est.needed > 0.98 * memory:
+        needs = est.needed / memory
+        print(f"  batch {batch}: needs {needs:.3f} of the memory", flush=True)
+        if found < batch and needs <= 1:
+            found, fills = batch, needs
+            if needs > 0.98:
                 break
         fixed = est.parts.weights + est.parts.optimizer
         batch = int(batch * (0.995 * memory - fixed) / (est.needed - fixed))
-    return found
+    return found, fills
 
 
 def recorded_row(training: Training) -> dict[str, Any]:

@@ -101,7 +101,8 @@ def smallest(inputs: Sequence[Any]) -> int | None:
 
 
 def _elements(tensor: Any) -> int:
-    return math.prod(size or 2**20 for size in tensor.shape)
+    """How many there are, or many where that is not known."""
+    return 2**40 if tensor.shape.rank is None else math.prod(size or 2**20 for size in tensor.shape)
 
 
 def _is_small(inputs: Sequence[Any]) -> bool:
