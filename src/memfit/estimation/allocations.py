@@ -15,7 +15,7 @@ from memfit.estimation.trace import Event
 # The peak is the largest of so many steps.
 STEPS = 5
 # Births and deaths of recorded steps that are kept, to choose from those that are replayed at a batch size.
-_KEPT_EVENTS = 120_000
+KEPT_EVENTS = 120_000
 # `ConstantFoldingOptions::max_constant_size_in_bytes` of TensorFlow's runtime.
 _LARGEST_CONSTANT = 10 * 2**20
 
@@ -83,6 +83,10 @@ class Script:
                 found[index] = 0
         return found
 
+    def make_arrays(self) -> None:
+        """Makes what every batch size needs, so that the first one asked about takes no longer than the next."""
+        self.sizes(1), self.brief, self.signs
+
     @cached_property
     def codes(self) -> Any:
         """The order as an array."""
@@ -141,7 +145,7 @@ def script_of(recording: Recording, optimizer: str) -> Script:
     """Turns a recording into what can be replayed at any batch size."""
     names = Names(recording.layers, optimizer)
     layer_of, phase_of = cache(names.layer), cache(names.phase)  # every step has the same ops
-    count = max(STEPS, _KEPT_EVENTS // max(1, len(recording.steps[-1].events)))
+    count = max(STEPS, KEPT_EVENTS // max(1, len(recording.steps[-1].events)))
     steps = recording.steps[:count]
     all_steps: tuple[Step | Compiled, ...] = (
         *recording.folded,
@@ -202,9 +206,11 @@ def script_of(recording: Recording, optimizer: str) -> Script:
         ends.append(len(order))
     deaths = {-1 - code: position for position, code in enumerate(order, 1) if code < 0}
     allocations = tuple(Allocation(*fields, deaths.get(index)) for index, fields in enumerate(found))
-    return Script(
+    script = Script(
         allocations, before, frozenset(random), tuple(constants), tuple(order), tuple(ends), tuple(threads)
     )
+    script.make_arrays()
+    return script
 
 
 def _outliving(step: Sequence[Event]) -> set[int]:

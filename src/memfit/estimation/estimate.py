@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 from memfit.budgets.errors import InvalidInput
 from memfit.budgets.size import Size
-from memfit.estimation.allocations import Allocation, Script
+from memfit.estimation.allocations import STEPS, Allocation, Script
 from memfit.estimation.capped import completes
 from memfit.estimation.gpus import GPU
 from memfit.estimation.naming import KINDS
@@ -74,24 +74,25 @@ class Estimate:
         return peaks(self.played)
 
     @cached_property
-    def at_peak(self) -> Peak:
-        """The replayed step that stands for the estimate: as many runs peak lower as higher.
-
-        One step of a run is the first, in which the optimizer's slots leave the buffer they share.
-        """
-        first = [run[0] for run in self.replayed]
-        later = [peak for run in self.replayed for peak in run[1:]] or first
-        count = len(self.replayed[0]) - 1
-        for peak in sorted({*first, *later}):
-            lower = _part(first, peak.bytes) * _part(later, peak.bytes) ** count
-            if lower >= 1 / 2:
-                break
-        return peak
-
-    @property
     def peak(self) -> Size:
-        """The largest peak to expect in five steps: what TensorFlow would report as peak bytes in use."""
-        return Size(self.at_peak.bytes)
+        """The largest peak to expect in five steps: what TensorFlow would report as peak bytes in use.
+
+        It is the mean over such runs. One step of a run is the first, in which the optimizer's slots leave the
+        buffer they share.
+        """
+        first = [run[0].bytes for run in self.replayed]
+        later = [peak.bytes for run in self.replayed for peak in run[1:]] or first
+        mean = lower = 0.0
+        for size in sorted({*first, *later}):
+            not_above = _part(first, size) * _part(later, size) ** (STEPS - 1)
+            mean += size * (not_above - lower)
+            lower = not_above
+        return Size(round(mean))
+
+    @cached_property
+    def at_peak(self) -> Peak:
+        """The replayed step that stands for the estimate, whose peak is the nearest to it."""
+        return min(chain(*self.replayed), key=lambda step: abs(step.bytes - self.peak))
 
     @property
     def spread(self) -> tuple[Size, Size]:
@@ -139,12 +140,25 @@ class Estimate:
 
     @cached_property
     def breakdown(self) -> Mapping[str, Size]:
-        """Bytes by kind at the peak; they add up to it."""
-        sums: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
-        for allocation, asked, _ in self._at_peak.living:
-            sums[allocation.kind] += asked
+        """Bytes by kind at the peak; they add up to it.
+
+        The peak lies between those of two replayed steps, and so does each part.
+        """
+        steps = list(chain(*self.replayed))
+        below = max((step for step in steps if step.bytes <= self.peak), default=self.at_peak)
+        above = min((step for step in steps if step.bytes >= self.peak), default=self.at_peak)
+        part = (self.peak - below.bytes) / max(1, above.bytes - below.bytes)
+        low, high = self._kinds(below), self._kinds(above)
+        sums = Counter({kind: round((1 - part) * low[kind] + part * high[kind]) for kind in KINDS})
         sums["rounding"] = self.peak - sum(sums.values())
         return self.with_known_weights(sums)
+
+    def _kinds(self, peak: Peak) -> Counter[str]:
+        """Bytes asked for by kind at a step's peak."""
+        sums: Counter[str] = Counter()
+        for allocation, asked, _ in moment(self.played, peak).living:
+            sums[allocation.kind] += asked
+        return sums
 
     def with_known_weights(self, sums: Mapping[str, int]) -> dict[str, Size]:
         """Returns sums by kind with the weights' part right.
@@ -267,6 +281,6 @@ class Estimate:
         return "\n".join(lines)
 
 
-def _part(peaks: list[Peak], size: int) -> float:
+def _part(peaks: list[int], size: int) -> float:
     """The part of the peaks that are not above a size."""
-    return sum(peak.bytes <= size for peak in peaks) / len(peaks)
+    return sum(peak <= size for peak in peaks) / len(peaks)

@@ -73,7 +73,7 @@ class Played:
         return self._steps[number]
 
     def runs(self, most: int | None = None) -> list[tuple[int, ...]]:
-        """Returns which recorded steps make up the runs to replay: the first, then four of the others.
+        """Returns which recorded steps make up the runs to replay: the first, then up to four of the others.
 
         The allocator's gaps depend on all that went before, so the same steps peak elsewhere in another order.
         There are as many runs as another batch size has time for, or `most`. Their steps stand for all that were
@@ -95,10 +95,10 @@ class Played:
         script = self.script
         a_step = max(1, len(self.step(len(script.ends) - 2).codes))
         before = _EVENTS_OF_A_VARIABLE * script.before + script.ends[0]
-        left = _EVENTS - before - STEPS * a_step
-        found = [STEPS]
-        while len(found) < _MOST_RUNS and left >= before + _LEAST_STEPS * a_step:
-            found.append(min(STEPS, (left - before) // a_step))
+        found: list[int] = []
+        left = _EVENTS
+        while len(found) < _MOST_RUNS and (not found or left >= before + _LEAST_STEPS * a_step):
+            found.append(max(_LEAST_STEPS, min(STEPS, (left - before) // a_step)))
             left -= before + found[-1] * a_step
         return found
 

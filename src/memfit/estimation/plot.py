@@ -51,11 +51,11 @@ def write_plot(estimate: "Estimate", path: Path, memory: Size | None) -> Path:
     # The peak's own text is on the marker; everywhere else the column of figures is enough.
     figure.add_scatter(
         x=[top],
-        y=[estimate.peak / _MIB],
+        y=[at_peak.bytes / _MIB],
         name="peak",
         mode="markers",
         marker={"size": 11, "color": "black", "symbol": "diamond"},
-        hovertemplate=f"<b>peak {estimate.peak}</b><br>{_layers(estimate)}<extra></extra>",
+        hovertemplate=f"<b>peak of this step {Size(at_peak.bytes)}</b><br>{_layers(estimate)}<extra></extra>",
     )
     _lines(figure, estimate, memory, len(seen))
     _layout(figure, estimate, memory)
@@ -99,7 +99,7 @@ def _layout(figure: Any, estimate: "Estimate", memory: Size | None) -> None:
         yaxis={
             "title": "MiB in use",
             "rangemode": "tozero",
-            "range": [0, 1.12 * max(estimate.peak, memory or 0) / _MIB],
+            "range": [0, 1.12 * max(estimate.peak, estimate.at_peak.bytes, memory or 0) / _MIB],
         },
         hovermode="x unified",
         template="plotly_white",
