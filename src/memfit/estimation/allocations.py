@@ -8,7 +8,7 @@ from typing import Any
 
 from memfit.estimation.compiled import Compiled
 from memfit.estimation.naming import Names
-from memfit.estimation.recorded import Recording, Step
+from memfit.estimation.recorded import FOLDED, Recording, Step
 from memfit.estimation.sizes import Asker, Bytes, askers, size_of, sizes_by_asker
 from memfit.estimation.trace import Event
 
@@ -168,7 +168,8 @@ def script_of(recording: Recording, optimizer: str) -> Script:
     constants = []
     if recording.folded:
         for event, asker in askers(recording.folded[-1].events, recording.folded[-1].batch):
-            constants.append(len(found))
+            if FOLDED in event.op:
+                constants.append(len(found))
             found.append(
                 (event.op, layer_of(event.op), "workspace", "", event.shape, sizes[asker], len(found))
             )

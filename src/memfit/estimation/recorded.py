@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from memfit.estimation.compiled import Compiled
 from memfit.estimation.trace import Event
 
+# What TensorFlow names a constant it has computed ahead.
+FOLDED = "__cf__"
+
 
 @dataclass(frozen=True)
 class Variable:
@@ -31,7 +34,7 @@ class Recording:
     Attributes:
         phase: "train", "validate" or "predict".
         variables: What is there before the first step.
-        folded: For each batch size whose step was traced for it, what TensorFlow computed ahead and keeps.
+        folded: For each batch size whose step was traced for it, the constants that TensorFlow keeps.
         start: Events of making the optimizer's state.
         smaller: A step of each smaller batch, which only gives sizes.
         steps: Steps in a row at the largest batch, whose orders are replayed.

@@ -12,7 +12,7 @@ from memfit.estimation.allocations import KEPT_EVENTS
 from memfit.estimation.compiled import bytes_per_sample, compiled_for
 from memfit.estimation.keras_step import batch_of, body_of, build, layers_of, share_slots, step_of
 from memfit.estimation.private_apis import know_own_variables
-from memfit.estimation.recorded import Recording, Step, Variable
+from memfit.estimation.recorded import FOLDED, Recording, Step, Variable
 from memfit.estimation.sending import unpacked
 from memfit.estimation.specs import Batch, Spec
 from memfit.estimation.trace import Event, mark, traced
@@ -27,8 +27,6 @@ _STEPS = range(5, 31)
 # Seconds for them: what tracing leaves of the 15 that an estimate may take, some of which TensorFlow's start takes.
 _SECONDS = (1.5, 4.0)
 _SECONDS_BEFORE = 8.0
-# What TensorFlow names a constant it has computed ahead.
-_FOLDED = "__cf__"
 # Smaller arrays may lie where TensorFlow needs no copy of them, at any batch size.
 _LARGE_ARRAY = 2**16
 
@@ -124,7 +122,12 @@ def _folded(events: tuple[Event, ...]) -> tuple[Event, ...]:
             alive.pop(event.address, None)
         else:
             alive[event.address] = event
-    return tuple(event for event in alive.values() if _FOLDED in event.op)
+    return tuple(event for event in alive.values() if FOLDED in event.op or _is_constant(event))
+
+
+def _is_constant(event: Event) -> bool:
+    """Whether an op made it when it was set up, not when it ran: a constant, such as zeros of a known shape."""
+    return bool(event.op) and not event.region and not event.shape
 
 
 def _fed(events: tuple[Event, ...], spec: Spec, batch: int) -> tuple[Event, ...]:
