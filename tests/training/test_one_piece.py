@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from memfit.budgets.arena import pieces_left
 from memfit.budgets.isolation import isolated
 from memfit.budgets.size import Size
 from memfit.estimation.allocations import Allocation, Script
+from memfit.estimation.bfc import BFC, OutOfMemory
 from memfit.estimation.capped import completes
 from memfit.estimation.played import Played
 
@@ -56,3 +58,16 @@ def _peak_after_taking() -> tuple[int, int]:
 def test_nothing_is_left_in_use_or_counted_as_a_peak() -> None:
     current, peak = isolated(_peak_after_taking, memory=ARENA)
     assert MIB <= current <= peak < 2 * MIB
+
+
+def test_where_the_allocator_took_one_region_more_than_is_usual_a_smaller_piece_is_taken() -> None:
+    """Regions of 2, 4, ... 128 MiB for a peak of 102, much as with the weights of ResNet50."""
+    allocator = BFC(1024 * MIB)
+    for tenths in (9, 19, 39, 79, 159, 319, 400):  # each but the last leaves half of its region free
+        allocator.allocate(tenths * MIB // 10)
+    assert allocator.reserved == 254 * MIB
+    first, second = pieces_left(1024 * MIB, allocator.peak)
+    with pytest.raises(OutOfMemory):
+        allocator.allocate(first)
+    allocator.allocate(second)
+    assert second == 768 * MIB

@@ -3,14 +3,14 @@
 import gc
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from memfit.budgets.arena import left_for_one_piece
+from memfit.budgets.arena import pieces_left
 from memfit.estimation.allocations import Allocation
-from memfit.estimation.bfc import BFC, OWNER, SIZE, Chunk
+from memfit.estimation.bfc import BFC, OWNER, SIZE, Chunk, OutOfMemory
 from memfit.estimation.played import Played
 
 # What TensorFlow knows a variable by.
@@ -78,9 +78,10 @@ class Replay:
                 release(value)
             allocate(_HANDLE)
         if script.one_piece:
-            left = left_for_one_piece(min(self.allocator.limit, _WITHOUT_LIMIT), self.allocator.peak)
-            if left > 0:
-                release(allocate(left))
+            for left in pieces_left(min(self.allocator.limit, _WITHOUT_LIMIT), self.allocator.peak):
+                with suppress(OutOfMemory):
+                    release(allocate(left))
+                    break
         start = script.order[: script.ends[0]]
         self.serve(start)
         self.keep(range(script.before))

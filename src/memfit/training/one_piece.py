@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import tensorflow as tf
 
-from memfit.budgets.arena import arena_cap, left_for_one_piece
+from memfit.budgets.arena import arena_cap, pieces_left
 from memfit.budgets.size import Size
 from memfit.training.monitoring.peaks import take_peak
 
@@ -26,8 +26,9 @@ def take_in_one_piece(memory: Size, device: str) -> None:
     if cap is None or device != "CPU:0" or device in _taken:
         return
     _taken.add(device)
-    left = left_for_one_piece(min(cap, memory), take_peak(device))
-    if left > 0:
-        with suppress(tf.errors.ResourceExhaustedError):  # where memory was in use that nobody has counted
+    for left in pieces_left(min(cap, memory), take_peak(device)):
+        # Where more regions were taken than is usual, or memory was in use that nobody has counted.
+        with suppress(tf.errors.ResourceExhaustedError):
             tf.raw_ops.Empty(shape=[left // _MIB, _MIB], dtype=tf.uint8, init=False)
-        tf.config.experimental.reset_memory_stats(device)
+            break
+    tf.config.experimental.reset_memory_stats(device)
