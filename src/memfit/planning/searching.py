@@ -20,8 +20,9 @@ from memfit.planning.refusal import refusal
 
 # How many ways of computing a step are recorded at most before the search gives up on recording more.
 _RECORDINGS = 3
-# How much more a second recording of the same step may show: threads run its ops in another order.
-_REPEATED = 1.03
+# How much more a second recording of the same step may show: threads run its ops in another order, and gaps fall
+# otherwise (with 1.03 advice was once not accepted, on a busy machine).
+_REPEATED = 1.05
 
 
 def search(
@@ -141,7 +142,8 @@ def _refused(prospects: Prospects) -> Exception:
     recorded = [candidate for candidate in allowed if not prospects.can_record(candidate.way)]
     smallest = min(candidate.peak for candidate in recorded)
     # What is advised must be accepted, and the next recording of the same step shows a little more or less.
-    beyond = best(found, int(job.memory / _REPEATED), Fidelity.MODEL)
+    farther = [candidate for candidate in found if candidate.fidelity > job.allow]
+    beyond = best(farther, int(job.memory / _REPEATED), Fidelity.MODEL)
     return refusal(
         batch_size,
         job.memory,
