@@ -21,7 +21,7 @@ from memfit.planning.refusal import refusal
 # How many ways of computing a step are recorded at most before the search gives up on recording more.
 _RECORDINGS = 3
 # How much more a second recording of the same step may show: threads run its ops in another order, and gaps fall
-# otherwise (with 1.03 advice was once not accepted, on a busy machine).
+# otherwise. With 1.03 the test of it failed once on a busy machine; at which of its claims was not seen.
 _REPEATED = 1.05
 
 
