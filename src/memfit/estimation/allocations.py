@@ -56,13 +56,14 @@ class Script:
 
     Attributes:
         allocations: All of them, in order of birth.
-        before: How many are there before the first step.
+        before: How many are there before the first step: variables, then constants.
         random: Which of those have random initial values; drawing them takes two more buffers of their size.
         constants: Which of those TensorFlow has computed ahead, which it does not do with large ones.
         order: Births and deaths.
         ends: Position in `order` at which the preparation and each step end.
         threads: The thread of every position in `order`.
         one_piece: Whether all that is left of the memory is taken as one region before the first step.
+        kept_constants: How many of those before the first step are constants.
     """
 
     allocations: tuple[Allocation, ...]
@@ -73,6 +74,12 @@ class Script:
     ends: tuple[int, ...]
     threads: tuple[int, ...]
     one_piece: bool = False
+    kept_constants: int = 0
+
+    @property
+    def variables(self) -> int:
+        """How many variables are there before the first step."""
+        return self.before - self.kept_constants
 
     def sizes(self, batch: int) -> Any:
         """Returns the bytes of every allocation at a batch size, as an array."""
@@ -208,7 +215,14 @@ def script_of(recording: Recording, optimizer: str) -> Script:
     deaths = {-1 - code: position for position, code in enumerate(order, 1) if code < 0}
     allocations = tuple(Allocation(*fields, deaths.get(index)) for index, fields in enumerate(found))
     script = Script(
-        allocations, before, frozenset(random), tuple(constants), tuple(order), tuple(ends), tuple(threads)
+        allocations,
+        before,
+        frozenset(random),
+        tuple(constants),
+        tuple(order),
+        tuple(ends),
+        tuple(threads),
+        kept_constants=before - len(recording.variables),
     )
     script.make_arrays()
     return script

@@ -60,7 +60,7 @@ class Replay:
     def _prepare(self) -> None:
         """Lays out what is there before the first step, in the order and with the gaps that Keras leaves."""
         script, allocate, release = self.played.script, self.allocator.allocate, self.allocator.release
-        for index in range(script.before):
+        for index in range(script.variables):
             if index in script.random:
                 # A seed, the generator's key and counter; the value is drawn, scaled and shifted, each into a
                 # buffer of its own. Small as the others are, it is them that open the first region.
@@ -84,6 +84,8 @@ class Replay:
                     break
         start = script.order[: script.ends[0]]
         self.serve(start)
+        # TensorFlow sets up the step's ops, and so its constants, when the optimizer has its state.
+        self.serve(range(script.variables, script.before))
         self.keep(range(script.before))
         self.keep(code for code in start if code >= 0)
 
