@@ -1,7 +1,7 @@
 """Activation memory and step time of rematerialised steps, as ratios to stock Keras in the same process.
 
 Activation memory is the peak of a step minus what is in use between steps, in the arena: it contains gradients and
-the kernels' workspaces, in both. Each process trains one model. Peaks are the largest of some steps of the same kind,
+the kernels' workspaces, in both. Each process trains one model. Peaks are the largest of some like steps in a row,
 as in a training; times are of stock and rematerialised steps in turn, so that whatever slows the machine down slows
 both. The arena is one region, as a GPU's memory is without memory growth.
 

@@ -21,6 +21,9 @@ from memfit.training.private_apis import compiles_with_xla, materialised, run_af
 from memfit.training.rematerialisation_order import Order, smallest
 from memfit.training.waiting import never
 
+# Ops that wait together, where one has to wait for many.
+_GROUP = 8
+
 
 def check_names(forward: Sequence[Any], scope: str, segments: Segments) -> None:
     """Refuses segments that were chosen for another model.
@@ -175,6 +178,7 @@ class _Line:
         with tf.control_dependencies(list(incoming)):
             self._ops: list[Any] = [tf.no_op(name="recomputed/start")]
         self._awaited = [0]  # for each op, how many of those before it are done when it is
+        self._gates: list[Any] = []  # the n-th is passed when the ops of n + 1 groups are done
         self._beside = beside
         self._next = next(beside, None)
         self._of_biases: set[Any] = set()
@@ -193,11 +197,30 @@ class _Line:
         self._next = next(self._beside, None)
         last = next(place for place in range(awaited - 1, -1, -1) if self._ops[place] is not None)
         # What the last one waited for is done when it is. A constant would not be one any more if it waited.
-        for before in self._ops[self._awaited[last] : awaited] if producers else ():
-            if before is not None and before not in producers:
+        for before in self._between(self._awaited[last], awaited) if producers else ():
+            if before not in producers:
                 run_after(op, before)
         self._ops.append(op if producers and not of_bias else None)
         self._awaited.append(awaited)
+
+    def _between(self, begin: int, end: int) -> list[Any]:
+        """What to wait for so that some ops in a row are done: the ops, or, for many, a gate behind most of them.
+
+        Where many ops may run at once each would wait for as many, and TensorFlow would take minutes over a
+        DenseNet's hundreds of thousands of edges.
+        """
+        import tensorflow as tf
+
+        groups = end // _GROUP
+        if end - begin <= _GROUP or groups * _GROUP <= begin:
+            return [op for op in self._ops[begin:end] if op is not None]
+        while len(self._gates) < groups:
+            first = len(self._gates) * _GROUP
+            group = [op for op in self._ops[first : first + _GROUP] if op is not None]
+            with tf.control_dependencies([*self._gates[-1:], *group]):
+                self._gates.append(tf.no_op(name="recomputed/gate"))
+        rest = [op for op in self._ops[groups * _GROUP : end] if op is not None]
+        return [self._gates[groups - 1], *rest]
 
 
 def _guard(inputs: list[Any], flag: Any) -> None:
