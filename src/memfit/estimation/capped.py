@@ -5,7 +5,7 @@ from memfit.estimation.played import Played
 from memfit.estimation.replay import Replay
 
 # Each run is replayed for every cap that is tried.
-_RUNS = 4
+_RUNS = 8
 
 
 def completes(played: Played, limit: int) -> bool:

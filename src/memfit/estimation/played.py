@@ -40,14 +40,17 @@ class PlayedStep:
 class Played:
     """A script at a batch size.
 
+    Under a cap small buffers count, because they break large gaps into two: there the script is replayed whole.
+
     Attributes:
         script: The script.
         asked: The bytes each allocation asks for there.
         sizes: The same, rounded as the allocator does.
     """
 
-    def __init__(self, script: Script, batch: int) -> None:
+    def __init__(self, script: Script, batch: int, *, whole: bool = False) -> None:
         self.script = script
+        self._whole = whole
         self._asked = script.sizes(batch)
         self._sizes = rounded(self._asked)
         self.asked: list[int] = self._asked.tolist()
@@ -117,6 +120,8 @@ class Played:
     def _small(self) -> Any:
         """For every allocation whether it is left out, as an array."""
         script, highest = self.script, max(self._highest)
+        if self._whole:
+            return script.brief & False
         # The last step stands for all.
         last = slice(script.ends[-2], script.ends[-1])
         indices, changes = script.indices[last], self._changes[last]
