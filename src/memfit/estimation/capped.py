@@ -1,4 +1,4 @@
-"""Whether the recorded steps complete under a cap, where a thread that finds no room waits for the others."""
+"""What becomes of the recorded steps under a cap, where a thread that finds no room waits for the others."""
 
 from memfit.estimation.bfc import OutOfMemory
 from memfit.estimation.played import Played
@@ -14,14 +14,25 @@ def completes(played: Played, limit: int) -> bool:
     TensorFlow's allocator does not fail at once: the thread sleeps until another one frees something. What the
     others do meanwhile is what they did while the op ran that wants the memory: that cannot depend on its result.
     """
-    return all(_completes(played, limit, run) for run in played.runs(_RUNS))
+    return all(_peak(played, limit, run) is not None for run in played.runs(_RUNS))
 
 
-def _completes(played: Played, limit: int, run: tuple[int, ...]) -> bool:
+def peak_under(played: Played, limit: int) -> int | None:
+    """The peak in use under a limit, on average; None where a run does not complete.
+
+    Where little is left the allocator hands out chunks that it would have cut elsewhere, and counts them whole.
+    """
+    found = [_peak(played, limit, run) for run in played.runs(_RUNS)]
+    peaks = [peak for peak in found if peak is not None]
+    return sum(peaks) // len(peaks) if len(peaks) == len(found) else None
+
+
+def _peak(played: Played, limit: int, run: tuple[int, ...]) -> int | None:
     try:
         replay = Replay(played, limit)
     except OutOfMemory:
-        return False
+        return None
+    replay.allocator.peak = replay.allocator.in_use
     for number in run:
         step = played.step(number)
         codes, positions = step.codes, step.positions
@@ -33,11 +44,11 @@ def _completes(played: Played, limit: int, run: tuple[int, ...]) -> bool:
                 position, *positions = positions[stop.args[0] :]
             done = _after_waiting(replay, position, positions)
             if done is None:
-                return False
+                return None
             positions = [other for other in positions if other not in done]
             codes = [played.script.order[position] for position in positions]
         replay.keep(step.outliving)
-    return True
+    return replay.allocator.peak
 
 
 def _after_waiting(replay: Replay, position: int, following: list[int]) -> set[int] | None:

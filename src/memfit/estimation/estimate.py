@@ -11,7 +11,7 @@ from typing import Any
 from memfit.budgets.errors import InvalidInput
 from memfit.budgets.size import Size
 from memfit.estimation.allocations import STEPS, Allocation, Script
-from memfit.estimation.capped import completes
+from memfit.estimation.capped import completes, peak_under
 from memfit.estimation.gpus import GPU
 from memfit.estimation.naming import KINDS
 from memfit.estimation.played import Played
@@ -210,6 +210,10 @@ class Estimate:
         available = Size(memory) - self._guessed
         enough = available >= (1 + self._error) * self.peak
         return enough and self._completes(available)
+
+    def peak_in(self, memory: int | str) -> Size:
+        """Returns the peak where there is only so much, with gaps that are used too; `peak` if it does not fit."""
+        return Size(peak_under(self._whole, Size(memory)) or self.peak)
 
     def max_batch(self, memory: int | str) -> int:
         """Returns the largest batch size that fits into `memory` with its margin, 0 if none does."""

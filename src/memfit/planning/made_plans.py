@@ -17,15 +17,16 @@ def made(prospects: Prospects, batch_size: int, chosen: Candidate) -> Plan:
     """Makes the plan of the candidate that was chosen for a batch."""
     job, steps = prospects.job, prospects.steps
     validation_batch = _validation_batch(prospects)
-    margin = steps.margin(chosen.way, chosen.micro_batch or batch_size)
+    size = chosen.micro_batch or batch_size
+    filled, margin = steps.filled(chosen.way, size), steps.margin(chosen.way, size)
     return Plan(
         model=fingerprint(job.model),
         batch_size=batch_size,
         memory=job.memory,
         fidelity=chosen.fidelity,
         stock=Size(steps.stock.peak(batch_size) + prospects.waiting(batch_size)),
-        predicted=Size(chosen.peak - margin),
-        margin=Size(margin),
+        predicted=Size(min(chosen.peak - margin + filled, job.memory)),
+        margin=Size(max(0, margin - filled)),
         time=chosen.time,
         source=steps.stock.estimate.source,
         micro_batch=chosen.micro_batch,

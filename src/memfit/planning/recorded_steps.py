@@ -133,6 +133,14 @@ class RecordedSteps:
         """Makes the figures of a recorded way exact for a number of samples at a time."""
         self._ways[way].look_at(self._batch(way, size))
 
+    def filled(self, way: Way, size: int) -> int:
+        """What gaps add to the peak of a recorded way where there is no more memory than the job's."""
+        found = self.of(way)
+        if not isinstance(found, Estimate):
+            return 0
+        found = found.at(self._batch(way, size))
+        return max(0, found.peak_in(self._memory) - found.peak)
+
     def of(self, way: Way) -> AnyEstimate | None:
         """The estimate of a way; None where it was not recorded."""
         found = self._ways.get(way)
