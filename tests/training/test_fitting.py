@@ -238,6 +238,51 @@ def test_data_that_changes_its_shape_is_refused_at_that_batch(micro_batch: int |
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
+class Cropping(keras.Sequential):
+    """Crops what it is given, and then fails for another reason."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        tf.debugging.assert_less(tf.reduce_sum(x), -1e9)
+        return super().train_step((x[:, :4], y))
+
+
+def test_another_failure_of_a_custom_train_step_is_not_taken_for_a_shape() -> None:
+    model = Cropping([keras.Input((4,)), layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    wide = np.concatenate([X, X], axis=1)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        memfit.fit(model, tf.data.Dataset.from_tensor_slices((wide, Y)).batch(8), verbose=0, shuffle=False)
+
+
+class TakingApart(keras.Sequential):
+    """Takes its data apart as most examples of custom steps do, and takes no samples that are not real."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y, *weight = data
+        tf.debugging.assert_less(tf.reduce_max(tf.abs(y)), 1e6 if not weight else 1e-3)
+        return super().train_step((x, y, *weight))
+
+
+@pytest.mark.parametrize("memory", [None, "512MiB"])
+def test_a_custom_train_step_gets_what_keras_gives_it(memory: str | None) -> None:
+    model = TakingApart([keras.Input((4,)), layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    history = memfit.fit(model, X, Y, memory=memory, verbose=0)
+    assert history.memory.plan.changes_nothing
+
+
+def test_a_custom_train_step_that_fails_while_it_is_recorded_trains_as_stock_keras() -> None:
+    model = TakingApart([keras.Input((4,)), layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    small, weights = 1e-4 * Y / np.abs(Y).max(), np.ones(len(Y), "float32")
+    history = memfit.fit(model, X, small, sample_weight=weights, verbose=0)
+    assert history.memory.plan is None
+    assert any("no plan could be made" in str(event) for event in history.memory.events)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        memfit.fit(model, X, small, sample_weight=weights, memory="512MiB", verbose=0)
+
+
 def test_a_batch_size_beside_data_in_batches_is_ignored_as_by_keras() -> None:
     history = memfit.fit(linear(), SOURCES["dataset"][0]()["x"], batch_size=16, verbose=0, shuffle=False)
     assert history.memory.plan is None or history.memory.plan.batch_size == 8

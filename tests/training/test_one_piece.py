@@ -9,7 +9,7 @@ from memfit.budgets.isolation import isolated
 from memfit.budgets.size import Size
 from memfit.estimation.allocations import Allocation, Script
 from memfit.estimation.bfc import BFC, OutOfMemory
-from memfit.estimation.capped import completes
+from memfit.estimation.capped import completes, peak_under
 from memfit.estimation.played import Played
 
 MIB = 2**20
@@ -41,6 +41,16 @@ def test_a_tensor_that_fits_no_region_fits_one_piece_and_the_replay_knows_it(in_
     )
     script = Script(allocations, 0, frozenset(), (), order=(0, -1, 1, -2), ends=(0, 2, 4), threads=(0,) * 4)
     assert completes(Played(replace(script, one_piece=in_one_piece), 1), ARENA) == in_one_piece
+
+
+def test_where_little_is_left_a_chunk_is_handed_out_whole_and_counts_whole() -> None:
+    order, size = (0, -1), 18 * MIB
+    step = Allocation("op", "", "activations", "forward", "", (size, 0, 0), 0, 1)
+    script = Script((step,), 0, frozenset(), (), order=order, ends=(0, 2), threads=(0, 0), one_piece=True)
+    played = Played(script, 1, whole=True)
+    assert peak_under(played, 256 * MIB) == size  # the piece is more than twice as large, and is cut
+    assert size < peak_under(played, ARENA) <= ARENA
+    assert peak_under(played, size) is None
 
 
 def _peak_after_taking() -> tuple[int, int]:

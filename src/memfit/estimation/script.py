@@ -23,7 +23,11 @@ class FitCall:
     @property
     def data(self) -> Any:
         """The training data in the form `estimate(data=...)` takes: a dataset as it is, arrays as a tuple."""
+        import numpy as np
+
         x, y, weight = (self.arguments.get(name) for name in ("x", "y", "sample_weight"))
+        if weight is None and y is not None and self.arguments.get("class_weight"):
+            weight = np.ones(1, "float32")  # Keras makes a sample weight of every class weight
         if y is None and weight is None:
             return x
         return (x, y) if weight is None else (x, y, weight)

@@ -22,7 +22,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Spec:
-    """The structure of (x, y, sample_weight), with a `Leaf` for every tensor and None for what is not there."""
+    """What Keras gives a step, x, (x, y) or (x, y, sample_weight), with a `Leaf` for every tensor."""
 
     structure: Any
 
@@ -78,7 +78,7 @@ def spec_of(model: Any, data: Any = None) -> Spec:
         )
     x = mapped(lambda t: _leaf(t.name, t.shape, t.dtype), _input_structure(model))
     y = mapped(lambda t: t, _targets(model))
-    return Spec((x, y, None))
+    return Spec((x, y))
 
 
 def outputs_of(model: Any) -> Any:
@@ -161,14 +161,22 @@ def _targets(model: Any) -> Any:
 
 
 def _from_example(data: Any) -> Any:
+    """What Keras gives a step, and no more: a step of one's own may take it apart as `x, y = data`."""
+    import keras
+
     element = getattr(data, "element_spec", None)
-    if element is None and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        element = data if isinstance(data, tuple | list | Mapping) or hasattr(data, "shape") else data[0]
     if element is None:
         element = data
-    structure = mapped(lambda t: _leaf("data", t.shape, t.dtype), _as_arrays(element))
-    structure = structure if isinstance(structure, tuple) else (structure,)
-    return (*structure, None, None)[:3]
+        if isinstance(data, tuple) and len(data) <= 3:
+            element = keras.utils.pack_x_y_sample_weight(*data)
+        elif isinstance(data, list):
+            element = (data,)  # several inputs
+        elif hasattr(data, "__getitem__") and not (
+            isinstance(data, tuple | Mapping) or hasattr(data, "shape")
+        ):
+            first = data[0]  # a batch of a PyDataset
+            element = tuple(first) if isinstance(first, list) else first
+    return mapped(lambda t: _leaf("data", t.shape, t.dtype), _as_arrays(element))
 
 
 def _as_arrays(element: Any) -> Any:

@@ -134,9 +134,12 @@ class RecordedSteps:
         self._ways[way].look_at(self._batch(way, size))
 
     def filled(self, way: Way, size: int) -> int:
-        """What gaps add to the peak of a recorded way where there is no more memory than the job's."""
+        """What gaps add to the peak of a recorded way where there is no more memory than the job's.
+
+        The stock step's own peak is not held against the memory: where it fits, nothing is planned.
+        """
         found = self.of(way)
-        if not isinstance(found, Estimate):
+        if not isinstance(found, Estimate) or found is self.stock.estimate:
             return 0
         found = found.at(self._batch(way, size))
         return max(0, found.peak_in(self._memory) - found.peak)

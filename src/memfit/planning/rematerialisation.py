@@ -22,7 +22,7 @@ _STEPS = 160
 _RATIOS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.27, 0.24, 0.225, 0.21, 0.195, 0.18, 0.15, 0.12)
 # Recomputation above this part of a step (nearly two forward passes) is not looked for: micro-batches cost less.
 _DEAREST = 0.6
-# Steps counted, some 10 seconds of them, after which no more single changes are looked for where cuts do.
+# Steps counted, some 3 seconds of them, after which no more single changes are looked for where cuts do.
 _COUNTED = 1_200_000
 
 

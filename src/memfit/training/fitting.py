@@ -4,8 +4,9 @@ from contextlib import nullcontext
 from typing import Any
 
 import keras
+import numpy as np
 
-from memfit.budgets.errors import InvalidInput, MemfitError
+from memfit.budgets.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
 from memfit.planning.refusal import DoesNotFit
@@ -85,14 +86,21 @@ def fit(
     if plan is None and model.compiled:  # Keras says best that a model is not compiled
         try:
             validates = validation_data is not None or bool(validation_split)
+            # Keras makes a sample weight of every class weight.
+            weight = np.ones(1, "float32") if class_weight and sample_weight is None else sample_weight
+            data = x if private_apis.batches_itself(x) else (x, y, weight)
+            samples = batch_size_of(x, batch_size)
+            validation = (validation_batch_size or samples) if validates else None
             plan = tighter_plan(
                 model,
                 memory,
-                lambda room: _planned(model, x, y, batch_size, room, allow, validates, validation_batch_size),
+                lambda room: make_plan(
+                    model, samples, room, allow, data=data, validation_batch_size=validation
+                ),
             )
         except DoesNotFit:
             raise
-        except MemfitError as error:
+        except Exception as error:  # whatever a step of one's own says to samples that are not real
             if memory is not None:
                 raise
             journal.note(f"Trained as stock Keras, because no plan could be made: {error}")
@@ -141,22 +149,6 @@ def fit(
         monitored=monitored(callbacks),
     )
     return history
-
-
-def _planned(
-    model: keras.Model,
-    x: Any,
-    y: Any,
-    batch_size: int | None,
-    memory: int | str | None,
-    allow: str,
-    validates: bool,
-    validation_batch_size: int | None,
-) -> Plan:
-    data = x if private_apis.batches_itself(x) else (x, y)
-    samples = batch_size_of(x, batch_size)
-    validation = (validation_batch_size or samples) if validates else None
-    return make_plan(model, samples, memory, allow, data=data, validation_batch_size=validation)
 
 
 def _batch_size_with(plan: Plan, x: Any, batch_size: int | None) -> int | None:

@@ -93,7 +93,7 @@ class _KeptSteps(dict[Any, Any]):
     """Compiled steps stay behind where a model is copied or sent to another process: a graph cannot be."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return dict, ()
+        return type(self), ()
 
 
 def kept_steps(model: Any) -> dict[Any, Any]:
