@@ -282,6 +282,39 @@ def test_a_subclassed_model_with_its_own_step_and_a_prepared_one_are_estimated()
     assert not model.built
 
 
+class Adversaries(keras.Model):
+    """Two networks with an optimizer each, no `call`, and an optimizer of `compile()` that nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = keras.Sequential([keras.Input((64,)), keras.layers.Dense(512), keras.layers.Dense(64)])
+        self.other = keras.Sequential([keras.layers.Dense(512), keras.layers.Dense(1)])
+
+    def compile(self, **optimizers: Any) -> None:
+        super().compile()
+        self.own = dict(optimizers)
+
+    def train_step(self, data: Any) -> Any:
+        losses = {}
+        for name, part in (("one", self.one), ("other", self.other)):
+            with tf.GradientTape() as tape:
+                losses[name] = tf.reduce_mean(tf.square(self.other(self.one(data))))
+            weights = part.trainable_variables
+            self.own[name].apply(tape.gradient(losses[name], weights), weights)
+        return losses
+
+
+def test_a_model_without_a_call_and_with_several_optimizers_is_estimated():
+    model = Adversaries()
+    model.compile(one=keras.optimizers.Adam(), other=keras.optimizers.SGD(momentum=0.9))
+    # In the first step a slot may be there beside the weight that takes its place; RMSprop would add 60%.
+    for _ in ("not built yet", "built"):
+        found = memfit.estimate(model, 64, data=np.ones((4, 64), "float32"))
+        one, other = 2 * 64 * 512 + 512 + 64, 64 * 512 + 512 + 512 + 1
+        assert found.breakdown["optimizer state"] == pytest.approx(4 * (2 * one + other), rel=0.25)
+        model.fit(np.ones((4, 64), "float32"), verbose=0)
+
+
 def test_a_crash_while_recording_does_not_end_the_caller(model):
     with pytest.raises(ProcessDied, match="SIGABRT"):
         memfit.estimate(model, 8, prepare=lambda copy: os.abort())

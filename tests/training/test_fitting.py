@@ -11,7 +11,7 @@ from keras import layers
 
 import memfit
 from memfit.budgets.isolation import run_isolated
-from memfit.training.batches import batch_size_of
+from memfit.training.batches import batch_size_of, looked_into
 from training.parity import Diary, assert_same_training, levers, train_both_ways
 
 RNG = np.random.default_rng(1)
@@ -62,11 +62,94 @@ def test_the_batch_size_of_data_is_known_without_reading_it() -> None:
     data = tf.data.Dataset.from_tensor_slices((X, Y))
     assert batch_size_of(X, None) == 32
     assert batch_size_of(X, 7) == 7
-    assert batch_size_of(Batches(), None) == 8
+    for source in (Batches(), generated()):
+        same, first = looked_into(source)
+        assert batch_size_of(same, None, first) == 8
     assert batch_size_of(data.batch(6).map(lambda x, y: (x, y)).prefetch(2), None) == 6
     assert batch_size_of(data.batch(5, drop_remainder=True), None) == 5
     with pytest.raises(memfit.InvalidInput, match="plan="):
-        batch_size_of(generated(), None)
+        batch_size_of(tf.data.Dataset.from_generator(generated, (tf.float32, tf.float32)), None)
+
+
+class Augmented(Batches):
+    """Draws random numbers for every batch, and another order for every epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order = np.arange(3)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        x, y = super().__getitem__(int(self.order[index]))
+        return x + np.random.normal(size=x.shape).astype("float32"), y
+
+    def on_epoch_end(self) -> None:
+        np.random.shuffle(self.order)
+
+
+def noise(model: keras.Model, data: Any) -> Any:
+    return keras.random.normal(tf.shape(data), seed=model.seeds)
+
+
+class WithoutCall(keras.Model):
+    """Calls only its parts, and takes what it is given apart as if it were all there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = linear()
+        self.seeds = keras.random.SeedGenerator(1)
+        self.tracker = keras.metrics.Mean(name="loss")
+
+    def compile(self, own_optimizer: Any) -> None:
+        super().compile()
+        self.own_optimizer = own_optimizer
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.tracker]
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.part(data + noise(self, data))))
+        weights = self.part.trainable_weights
+        self.own_optimizer.apply(tape.gradient(loss, weights), weights)
+        self.tracker.update_state(loss)
+        return {"loss": self.tracker.result()}
+
+
+def without_call() -> keras.Model:
+    model = WithoutCall()
+    model.compile(keras.optimizers.Adam())
+    return model
+
+
+TRAININGS = {
+    "random numbers in a PyDataset": (linear, lambda: {"x": Augmented(), "epochs": 3}),
+    "a generator": (linear, lambda: {"x": ((X[:8] * n, Y[:8]) for n in range(9)), "steps_per_epoch": 4}),
+    "no call": (without_call, lambda: {"x": tf.data.Dataset.from_tensor_slices(X).batch(8)}),
+}
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+@pytest.mark.parametrize("memory", [None, "512MiB"])
+def test_a_training_that_fits_is_stock_keras_s(training: str, memory: str | None) -> None:
+    make, fit = TRAININGS[training]
+    keras.utils.set_random_seed(3)
+    stock = make()
+    expected = stock.fit(**fit(), shuffle=False, verbose=0).history
+    keras.utils.set_random_seed(3)
+    model = make()
+    history = memfit.fit(model, **fit(), memory=memory, shuffle=False, verbose=0)
+    assert history.memory.plan.changes_nothing
+    assert history.memory.events == ()
+    assert {name: pytest.approx(values, rel=1e-5) for name, values in expected.items()} == history.history
+    for ours, theirs in zip(model.get_weights(), stock.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert model.optimizer.built == stock.optimizer.built
+
+
+def test_a_generator_without_a_batch_is_refused() -> None:
+    with pytest.raises(memfit.InvalidInput, match="at least one sample"):
+        memfit.fit(linear(), (batch for batch in ()), verbose=0)
 
 
 def test_callbacks_get_the_same_calls_with_the_same_logs() -> None:
@@ -127,11 +210,13 @@ def test_the_model_has_its_own_step_back_whatever_happens() -> None:
 
 def test_where_no_plan_can_be_made_and_no_memory_was_asked_for_it_trains_as_stock_keras() -> None:
     model = linear()
-    history = memfit.fit(model, generated(), steps_per_epoch=2, shuffle=False, verbose=0)
+    specs = tf.TensorSpec((None, 4)), tf.TensorSpec((None, 1))
+    data = tf.data.Dataset.from_generator(generated, output_signature=specs)
+    history = memfit.fit(model, data, steps_per_epoch=2, shuffle=False, verbose=0)
     assert history.memory.plan is None
     assert "no plan could be made" in str(history.memory.events[0])
     with pytest.raises(memfit.InvalidInput, match="plan="):
-        memfit.fit(model, generated(), steps_per_epoch=2, verbose=0, memory="1GiB")
+        memfit.fit(model, data, steps_per_epoch=2, verbose=0, memory="1GiB")
 
 
 def test_a_job_that_clearly_fits_is_planned_without_a_lever() -> None:

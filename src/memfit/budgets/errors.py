@@ -1,12 +1,23 @@
 """The errors memfit raises: each says the rule, what was received, and the remedy."""
 
+import re
 import signal
 
+# Colours of a terminal, which Keras writes into its messages.
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_LONGEST_TOLD = 400
 _NOTHING = object()  # None is a value that can be received
 
 
 class MemfitError(Exception):
     """Anything memfit itself has to say no to."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """Returns what an error says as one line without colours; with its type, unless it is memfit's own."""
+    text = " ".join(_COLOURS.sub("", str(error)).split())
+    text = text if len(text) <= _LONGEST_TOLD else text[:_LONGEST_TOLD] + "..."
+    return text if isinstance(error, MemfitError) else f"{type(error).__name__}: {text}"
 
 
 class InvalidInput(MemfitError, ValueError):

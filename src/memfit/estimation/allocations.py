@@ -148,9 +148,9 @@ class Script:
         return np.array([allocation.polynomial for allocation in self.allocations]).T
 
 
-def script_of(recording: Recording, optimizer: str) -> Script:
+def script_of(recording: Recording, *optimizers: str) -> Script:
     """Turns a recording into what can be replayed at any batch size."""
-    names = Names(recording.layers, optimizer)
+    names = Names(recording.layers, *optimizers)
     layer_of, phase_of = cache(names.layer), cache(names.phase)  # every step has the same ops
     count = max(STEPS, KEPT_EVENTS // max(1, len(recording.steps[-1].events)))
     steps = recording.steps[:count]

@@ -16,6 +16,7 @@ from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
 from memfit.estimation.gpus import gpu
 from memfit.estimation.naming import Names
+from memfit.estimation.optimizers import optimizers_of
 from memfit.estimation.recorded import Recording
 from memfit.estimation.recording import Prepare, record
 from memfit.estimation.sending import packed
@@ -106,7 +107,7 @@ def estimate(
     payload = packed(model, spec_of(model, data), prepare)
     if when_copied is not None:
         when_copied()
-    optimizer = getattr(model.optimizer, "name", "")
+    optimizers = [optimizer.name for optimizer in optimizers_of(model)]
     not_compiled = ""
     if card is not None:
         try:
@@ -121,11 +122,11 @@ def estimate(
             batch_size=batch_size,
             phase=phase,
             source=_source(recording) + not_compiled,
-            script=script_of(recording, optimizer),
+            script=script_of(recording, *optimizers),
             weights=Size(sum(v.bytes for v in recording.variables if v.kind == "weights")),
             recorded=recording.batches,
             doubt=max((step.doubt * batch_size / step.batch for step in recording.compiled), default=0.0),
-            seconds=_seconds(recording, optimizer),
+            seconds=_seconds(recording, optimizers),
             device=card,
             others=others,
         )
@@ -168,8 +169,8 @@ def _recorded(payload: bytes, largest: int, target: int, phase: str, *, jit: boo
     return run((payload, largest, failure, phase))
 
 
-def _seconds(recording: Recording, optimizer: str) -> dict[tuple[str, str], float]:
-    names = Names(recording.layers, optimizer)
+def _seconds(recording: Recording, optimizers: list[str]) -> dict[tuple[str, str], float]:
+    names = Names(recording.layers, *optimizers)
     sums: dict[tuple[str, str], float] = {}
     for op, seconds in recording.seconds.items():
         key = (names.layer(op), names.phase(op))

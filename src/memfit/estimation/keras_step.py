@@ -38,8 +38,12 @@ def batch_of(spec: Spec, size: int) -> Batch:
 def build(model: Any, spec: Spec, batch: int, phase: str) -> None:
     """Makes the variables that Keras would make in the first step, so that the step is traced once, not twice."""
     x, y, weight = _three(spec.batch(batch))
+    if not _has_call(model):
+        return  # the step calls parts of it, as that of a GAN does, and makes what they need
     if not model.built:
-        model(x, training=False)
+        # A step of one's own may call the model with something else than the data.
+        with contextlib.suppress(Exception) if _has_own_step(model) else contextlib.nullcontext():
+            model(x, training=False)
     if phase == "predict":
         return
     outputs = getattr(model, "outputs", None)
@@ -48,6 +52,18 @@ def build(model: Any, spec: Spec, batch: int, phase: str) -> None:
         predicted = spec.like(outputs_of(model), batch) if outputs else model(x, training=False)
         model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight)
         model.compute_metrics(x, y, predicted, sample_weight=weight)
+
+
+def _has_own_step(model: Any) -> bool:
+    import keras
+
+    return type(model).train_step is not keras.Model.train_step
+
+
+def _has_call(model: Any) -> bool:
+    import keras
+
+    return type(model).call is not keras.Model.call
 
 
 def _three(data: Any) -> tuple[Any, Any, Any]:

@@ -11,9 +11,9 @@ _BACKWARD = "gradient_tape"
 class Names:
     """Reads op names, which carry Keras's layer names as TensorFlow's name scopes."""
 
-    def __init__(self, layers: Iterable[str], optimizer: str) -> None:
+    def __init__(self, layers: Iterable[str], *optimizers: str) -> None:
         self._layers = frozenset(layers)
-        self._optimizer = optimizer
+        self._optimizers = frozenset(optimizers)
 
     def layer(self, op: str) -> str:
         """Returns the innermost layer of an op, or "" for the loss, the optimizer and eager ops."""
@@ -31,7 +31,7 @@ class Names:
         parts = op.split("/")
         if _BACKWARD in parts:
             return "backward"
-        if any(_SUFFIX.sub("", part) == self._optimizer for part in parts[:2]):
+        if any(_SUFFIX.sub("", part) in self._optimizers for part in parts[:2]):
             return "update"
         # Sums of gradients from several places have no scope of their own.
         return "backward" if parts[0].startswith("AddN") else "forward"

@@ -76,6 +76,42 @@ def is_strategy(obj: Any) -> bool:
     return isinstance(obj, StrategyBase)
 
 
+def dataset_batch_size(dataset: Any) -> int | None:
+    """The batch size of a tf.data pipeline, from its element shapes or its last `batch`; None where neither tells.
+
+    Nothing is read: another iterator would change the order in which a shuffle gives the rest.
+    """
+    import keras
+
+    shapes = [getattr(leaf, "shape", None) for leaf in keras.tree.flatten(dataset.element_spec)]
+    firsts = {shape[0] for shape in shapes if shape is not None and shape.rank}
+    if firsts and None not in firsts:
+        return int(firsts.pop()) if len(firsts) == 1 else None
+    if getattr(dataset, "_batch_size", None) is not None:
+        return int(dataset._batch_size)
+    sizes = {dataset_batch_size(part) for part in dataset._inputs()}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def is_lookup_table(obj: Any) -> bool:
+    """Whether `obj` is a table of TensorFlow, as text layers have one for their vocabulary."""
+    from tensorflow.python.ops.lookup_ops import MutableHashTable, StaticHashTable
+
+    return isinstance(obj, StaticHashTable | MutableHashTable)
+
+
+def contents_of(table: Any) -> tuple[Any, Any, str, str, Any]:
+    """Returns a table's keys and values, their types, and what stands for a key that is not there."""
+    import tensorflow as tf
+
+    key_type, value_type = table.key_dtype, table.value_dtype
+    try:
+        keys, values = (part.numpy() for part in table.export())
+    except (tf.errors.AbortedError, tf.errors.FailedPreconditionError):  # no vocabulary yet
+        keys, values = [], []
+    return keys, values, key_type.name, value_type.name, tf.get_static_value(table._default_value)
+
+
 def know_own_variables(optimizer: Any) -> None:
     """Lets an optimizer that came from another process find its variables again: it knows them by `id`."""
     while optimizer is not None:

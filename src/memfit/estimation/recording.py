@@ -11,6 +11,7 @@ from typing import Any
 from memfit.estimation.allocations import KEPT_EVENTS
 from memfit.estimation.compiled import bytes_per_sample, compiled_for
 from memfit.estimation.keras_step import batch_of, body_of, build, layers_of, share_slots, step_of
+from memfit.estimation.optimizers import optimizers_of
 from memfit.estimation.private_apis import know_own_variables
 from memfit.estimation.recorded import FOLDED, Recording, Step, Variable
 from memfit.estimation.sending import unpacked
@@ -45,19 +46,21 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
     gc.disable()  # it would look through the same ten thousands of objects again and again, a second in all
     begin = time.monotonic()
     model, (spec, prepare) = unpacked(payload)
-    know_own_variables(model.optimizer)
+    optimizers = optimizers_of(model)
+    for optimizer in optimizers:
+        know_own_variables(optimizer)
     if prepare is not None:
         entered = time.monotonic()
         prepare(model)
         begin += time.monotonic() - entered  # it may wait to be told what to prepare
     batches = ladder(largest)
     build(model, spec, batches[0], phase)
-    variables = tuple(_variables(model))
-    fresh = phase == "train" and not model.optimizer.built
-    if fresh:
-        model.optimizer.build(model.trainable_variables)
+    fresh = [optimizer for optimizer in optimizers if not optimizer.built]
     if phase == "train":
-        copy_updates(model.optimizer)
+        if fresh == [model.optimizer] == optimizers:
+            model.optimizer.build(model.trainable_variables)
+        for optimizer in optimizers:
+            copy_updates(optimizer)
     step, anew, loops = step_of(model, spec, phase, batches[-1])
     if anew:
         # Three show a line and whether it is one. What XLA asks for at the batch in question it says itself.
@@ -77,8 +80,9 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
         _settle(step, data)
     most = KEPT_EVENTS // max(1, len(first.steps[-1])) if smaller else _STEPS.stop - 1
     with traced() as trace:
-        if fresh:
-            share_slots(model.optimizer)
+        for optimizer in fresh:
+            if optimizer.built:
+                share_slots(optimizer)
         mark()
         count = _in_a_row(step, data, seconds, most)
     steps = tuple(Step(largest, _fed(events, spec, largest)) for events in trace.steps[-count:])
@@ -89,7 +93,7 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
     )
     return Recording(
         phase=phase,
-        variables=variables,
+        variables=tuple(_variables(model, [optimizer for optimizer in optimizers if optimizer not in fresh])),
         folded=tuple(Step(batch, _folded(events)) for batch, events in zip(known, first.steps, strict=False)),
         start=trace.steps[0],
         smaller=tuple(
@@ -186,10 +190,9 @@ def _mean(steps: list[dict[str, float]]) -> dict[str, float]:
     return {op: sum(step.get(op, 0.0) for step in steps) / len(steps) for op in steps[-1]}
 
 
-def _variables(model: Any) -> list[Variable]:
+def _variables(model: Any, optimizers: list[Any]) -> list[Variable]:
     found = [Variable(v.path, "weights", _bytes(v), len(v.shape) > 1) for v in model.variables]
-    optimizer = model.optimizer
-    if optimizer is not None and optimizer.built:
+    for optimizer in optimizers:
         found += [Variable(v.path, "optimizer state", _bytes(v), False) for v in optimizer.variables]
     return found
 

@@ -7,10 +7,13 @@ import runpy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from memfit.budgets.errors import InvalidInput
+from memfit.budgets.errors import InvalidInput, in_one_line
+from memfit.estimation.peeking import FirstBatch, first_batch, is_generator
+from memfit.estimation.private_apis import dataset_batch_size
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class FitCall:
         """The training data in the form `estimate(data=...)` takes: a dataset as it is, arrays as a tuple."""
         import numpy as np
 
-        x, y, weight = (self.arguments.get(name) for name in ("x", "y", "sample_weight"))
+        x, y, weight = (self._x, *(self.arguments.get(name) for name in ("y", "sample_weight")))
         if weight is None and y is not None and self.arguments.get("class_weight"):
             weight = np.ones(1, "float32")  # Keras makes a sample weight of every class weight
         if y is None and weight is None:
@@ -38,10 +41,20 @@ class FitCall:
         given = self.arguments.get("batch_size")
         if given is not None:
             return int(given)
-        for leaf in _leaves(getattr(self.arguments.get("x"), "element_spec", None)):
-            if leaf.shape.rank and leaf.shape[0] is not None:
-                return int(leaf.shape[0])
-        return _first_batch(self.arguments.get("x")) or 32
+        if hasattr(self._x, "element_spec"):
+            return dataset_batch_size(self._x) or 32
+        return _size_of_first(self._x) or 32
+
+    @cached_property
+    def _x(self) -> Any:
+        """The inputs; a first batch in place of what does not tell its shapes: the script will not read on."""
+        x: Any = self.arguments.get("x")
+        if is_generator(x):
+            return FirstBatch(next(x))
+        spec = getattr(x, "element_spec", None)
+        if spec is None or (dataset_batch_size(x) is not None and _tells_shapes(spec)):
+            return x
+        return FirstBatch(next(iter(x)))
 
 
 class _Reached(BaseException):
@@ -82,7 +95,7 @@ def first_fit(path: str | Path, arguments: Sequence[str] = (), *, quiet: bool = 
             ) from end
     except Exception as error:  # whatever the user's script raises
         raise InvalidInput(
-            f"The script failed before it called fit(): {type(error).__name__}: {error}", received=str(path)
+            f"The script failed before it called fit(): {in_one_line(error)}", received=str(path)
         ) from error
     raise InvalidInput(
         "The script ended and never called model.fit(...) or memfit.fit(model, ...)",
@@ -149,11 +162,15 @@ def _leaves(structure: Any) -> Iterator[Any]:
         yield structure
 
 
-def _first_batch(data: Any) -> int | None:
+def _tells_shapes(element_spec: Any) -> bool:
+    return all(leaf.shape.rank and None not in tuple(leaf.shape)[1:] for leaf in _leaves(element_spec))
+
+
+def _size_of_first(data: Any) -> int | None:
     """The batch size of data that comes in batches, such as a `keras.utils.PyDataset`."""
     if data is None or hasattr(data, "shape") or isinstance(data, tuple | list | Mapping):
         return None
     if not hasattr(data, "__getitem__"):
         return None
-    first = next(_leaves(data[0]), None)
+    first = next(_leaves(first_batch(data)), None)
     return None if first is None else int(first.shape[0])

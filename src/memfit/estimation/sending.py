@@ -17,8 +17,10 @@ import cloudpickle
 
 from memfit.budgets.errors import InvalidInput
 from memfit.estimation.private_apis import (
+    contents_of,
     is_compiled_function,
     is_keras_object,
+    is_lookup_table,
     is_strategy,
     is_tf_variable,
     is_tracked_container,
@@ -92,6 +94,8 @@ class _Pickler(cloudpickle.Pickler):
             return _zeros, (tuple(obj.shape), obj.dtype.name, obj.trainable, obj.name.partition(":")[0])
         if is_compiled_function(obj):
             return _recompiled, (obj.python_function, obj._jit_compile, obj._reduce_retracing)
+        if is_lookup_table(obj):
+            return _table, contents_of(obj)
         if isinstance(obj, weakref.ReferenceType):
             return _weak, (obj(),)
         if is_strategy(obj):
@@ -175,6 +179,14 @@ def _zeros(shape: tuple[int, ...], dtype: str, trainable: bool, name: str) -> An
     import tensorflow as tf
 
     return tf.Variable(tf.zeros(shape, dtype), trainable=trainable, name=name)
+
+
+def _table(keys: Any, values: Any, key_type: str, value_type: str, default: Any) -> Any:
+    import tensorflow as tf
+
+    table = tf.lookup.experimental.MutableHashTable(key_type, value_type, default)
+    table.insert(tf.constant(keys, key_type), tf.constant(values, value_type))
+    return table
 
 
 def _recompiled(function: Any, jit_compile: bool | None, reduce_retracing: bool) -> Any:

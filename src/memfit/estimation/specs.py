@@ -5,10 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from memfit.budgets.errors import InvalidInput
+from memfit.estimation.peeking import first_batch, is_generator
 
 Batch = Any
 _REMEDY = (
     "Pass an example as data=(x, y), or the tf.data.Dataset that fit() gets; only shapes and types are read"
+)
+_LONGEST = (
+    "Make a plan or an estimate with one of the longest batches as an example: memfit.plan(..., data=(x, y)); "
+    "memfit.fit takes the plan as plan="
 )
 
 
@@ -69,7 +74,7 @@ def spec_of(model: Any, data: Any = None) -> Spec:
         InvalidInput: If a shape is unknown.
     """
     if data is not None:
-        return Spec(_from_example(data))
+        return Spec(_from_example(model, data))
     if not getattr(model, "inputs", None):
         raise InvalidInput(
             "The shapes of the inputs must be known, and this model does not say them",
@@ -109,13 +114,13 @@ def _input_structure(model: Any) -> Any:
     return structure
 
 
-def _leaf(name: str, shape: Any, dtype: Any) -> Leaf:
+def _leaf(name: str, shape: Any, dtype: Any, remedy: str = _REMEDY) -> Leaf:
     sizes = tuple(shape)[1:]
     if any(size is None for size in sizes):
         raise InvalidInput(
             f"Every dimension of an input but the batch must be known, and {name!r} leaves one open",
             received=tuple(shape),
-            remedy=_REMEDY,
+            remedy=remedy,
         )
     return Leaf(tuple(int(size) for size in sizes), str(getattr(dtype, "name", dtype)))
 
@@ -160,10 +165,16 @@ def _targets(model: Any) -> Any:
     return target(outputs, losses)
 
 
-def _from_example(data: Any) -> Any:
+def _from_example(model: Any, data: Any) -> Any:
     """What Keras gives a step, and no more: a step of one's own may take it apart as `x, y = data`."""
     import keras
 
+    if is_generator(data):
+        raise InvalidInput(
+            "A generator cannot be looked at without losing a batch",
+            received=type(data).__name__,
+            remedy="Pass an example of its batches as data=(x, y)",
+        )
     element = getattr(data, "element_spec", None)
     if element is None:
         element = data
@@ -174,9 +185,34 @@ def _from_example(data: Any) -> Any:
         elif hasattr(data, "__getitem__") and not (
             isinstance(data, tuple | Mapping) or hasattr(data, "shape")
         ):
-            first = data[0]  # a batch of a PyDataset
+            first = first_batch(data)  # of a PyDataset
             element = tuple(first) if isinstance(first, list) else first
-    return mapped(lambda t: _leaf("data", t.shape, t.dtype), _as_arrays(element))
+    element = _as_arrays(element)
+    wanted = _input_shapes(model, element[0] if isinstance(element, tuple) else element)
+    return mapped(lambda t: _leaf("data", _filled(t.shape, wanted.get(id(t))), t.dtype, _LONGEST), element)
+
+
+def _input_shapes(model: Any, x: Any) -> dict[int, Any]:
+    """Returns the shapes that the model's inputs have, by the identity of the parts of x."""
+    import keras
+
+    inputs = getattr(model, "inputs", None) or []
+    if isinstance(x, Mapping):
+        shapes = {tensor.name: tensor.shape for tensor in inputs}
+        return {id(part): shapes.get(name) for name, part in x.items()}
+    parts = keras.tree.flatten(x)
+    if len(parts) != len(inputs):
+        return {}
+    return {id(part): tensor.shape for part, tensor in zip(parts, inputs, strict=True)}
+
+
+def _filled(shape: Any, wanted: Any) -> Any:
+    """Returns a shape whose open dimensions are those of another, as far as that says them."""
+    if getattr(shape, "rank", 0) is None:
+        return (None, None) if wanted is None else wanted
+    if wanted is None or len(shape) != len(wanted):
+        return shape
+    return tuple(want if size is None else size for size, want in zip(tuple(shape), wanted, strict=True))
 
 
 def _as_arrays(element: Any) -> Any:

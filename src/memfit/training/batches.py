@@ -6,9 +6,12 @@ import keras
 import numpy as np
 
 from memfit.budgets.errors import InvalidInput
+from memfit.estimation.peeking import FirstBatch, first_batch, is_generator, looked_at
+from memfit.estimation.private_apis import dataset_batch_size
 from memfit.training import private_apis
 
 _KERAS_DEFAULT = 32
+_NO_SAMPLE = "There must be at least one sample to train on"
 
 
 def check_not_empty(x: Any) -> None:
@@ -22,20 +25,44 @@ def check_not_empty(x: Any) -> None:
         leaves = [leaf for leaf in keras.tree.flatten(x) if hasattr(leaf, "shape")]
         empty = any(len(leaf.shape) > 0 and leaf.shape[0] == 0 for leaf in leaves)
     if empty:
-        raise InvalidInput("There must be at least one sample to train on", received="no sample")
+        raise InvalidInput(_NO_SAMPLE, received="no sample")
 
 
-def batch_size_of(x: Any, batch_size: int | None) -> int:
+def looked_into(x: Any) -> tuple[Any, FirstBatch | None]:
+    """Returns the data, and its first batch where that can be had and still comes first.
+
+    A tf.data pipeline that shuffles would give another order after a look; arrays need none.
+
+    Raises:
+        InvalidInput: If there is no batch.
+    """
+    if isinstance(x, keras.utils.PyDataset):
+        return x, FirstBatch(first_batch(x))
+    if not is_generator(x):
+        return x, None
+    try:
+        first, x = looked_at(x)
+    except StopIteration:
+        raise InvalidInput(_NO_SAMPLE, received="no sample") from None
+    return x, FirstBatch(first)
+
+
+def batch_size_of(x: Any, batch_size: int | None, first: FirstBatch | None = None) -> int:
     """The samples in a batch: what the user says, or what the data itself yields.
+
+    Args:
+        x: The inputs.
+        batch_size: What the user says.
+        first: The first batch, where it is known.
 
     Raises:
         InvalidInput: If only the first batch could tell.
     """
+    if first is not None:
+        return int(np.shape(next(leaf for leaf in keras.tree.flatten(first.batch) if leaf is not None))[0])
     if not private_apis.batches_itself(x):
         return _KERAS_DEFAULT if batch_size is None else batch_size
-    if isinstance(x, keras.utils.PyDataset):
-        return _samples(x[0])
-    known = private_apis.dataset_batch_size(x)
+    known = dataset_batch_size(x) if private_apis.is_dataset(x) else None
     if known is not None:
         return known
     raise InvalidInput(
@@ -45,15 +72,8 @@ def batch_size_of(x: Any, batch_size: int | None) -> int:
     )
 
 
-def first_samples(x: Any, y: Any, sample_weight: Any) -> Any:
-    """Some samples of the data as Keras gives them to a step; None where reading them would change the rest.
-
-    A generator would lose them, and a tf.data pipeline that shuffles would give another order afterwards.
-    """
+def first_samples(x: Any, y: Any, sample_weight: Any, first: FirstBatch | None) -> Any:
+    """Some samples of the data as Keras gives them to a step; None where reading them would change the rest."""
     if not private_apis.batches_itself(x):
         return x, y, sample_weight
-    return x[0] if isinstance(x, keras.utils.PyDataset) else None
-
-
-def _samples(data: Any) -> int:
-    return int(np.shape(next(leaf for leaf in keras.tree.flatten(data) if leaf is not None))[0])
+    return None if first is None else first.batch

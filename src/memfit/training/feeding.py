@@ -16,6 +16,7 @@ import numpy as np
 from memfit.budgets.errors import InvalidInput
 from memfit.data import private_apis as pipelines
 from memfit.data.pipeline import Pipeline, pipeline_of
+from memfit.estimation.peeking import random_numbers_kept
 from memfit.training import private_apis
 
 _PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
@@ -135,7 +136,8 @@ def _why_not_py_dataset(data: Any, shuffle: Any) -> str:
         return "its on_epoch_begin or on_epoch_end may change the order"
     if shuffle and data.workers > 1:
         return "Keras shuffles a PyDataset with several workers in another thread"
-    pairs = zip(keras.tree.flatten(data[0]), keras.tree.flatten(data[0]), strict=True)
+    with random_numbers_kept(data):
+        pairs = list(zip(keras.tree.flatten(data[0]), keras.tree.flatten(data[0]), strict=True))
     if not all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs):
         return "its first batch is another one each time it is asked for"
     return ""

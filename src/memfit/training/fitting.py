@@ -6,14 +6,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from memfit.budgets.errors import InvalidInput
+from memfit.budgets.errors import InvalidInput, in_one_line
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
 from memfit.planning.refusal import DoesNotFit
 from memfit.training import private_apis
-from memfit.training.batches import batch_size_of, check_not_empty, first_samples
+from memfit.training.batches import batch_size_of, check_not_empty, first_samples, looked_into
 from memfit.training.feeding import mark_of
-from memfit.training.guard.events import Journal
+from memfit.training.guard.events import Journal, log
 from memfit.training.guard.guarding import guarded_training
 from memfit.training.guard.reading import reopenable
 from memfit.training.host_arrays import on_host
@@ -26,6 +26,7 @@ from memfit.training.precision import lowered
 from memfit.training.run import Run
 from memfit.training.steps import check_model
 from memfit.training.supervisor.supervised_fit import keras_fit, known_plan, tighter_plan
+from memfit.training.supervisor.supervision import current
 
 
 def fit(
@@ -83,13 +84,14 @@ def fit(
     # A plan that somebody made is a promise: tightening goes no farther than it does.
     allowed = Fidelity.read(allow) if plan is None else plan.fidelity
     plan = known_plan(model) if plan is None else plan
+    x, first = looked_into(x)
     if plan is None and model.compiled:  # Keras says best that a model is not compiled
         try:
             validates = validation_data is not None or bool(validation_split)
             # Keras makes a sample weight of every class weight.
             weight = np.ones(1, "float32") if class_weight and sample_weight is None else sample_weight
-            data = x if private_apis.batches_itself(x) else (x, y, weight)
-            samples = batch_size_of(x, batch_size)
+            data = (first or x) if private_apis.batches_itself(x) else (x, y, weight)
+            samples = batch_size_of(x, batch_size, first)
             validation = (validation_batch_size or samples) if validates else None
             plan = tighter_plan(
                 model,
@@ -101,13 +103,16 @@ def fit(
         except DoesNotFit:
             raise
         except Exception as error:  # whatever a step of one's own says to samples that are not real
-            if memory is not None:
+            # A script that `memfit run` leads knows nothing of memfit, and could not help itself.
+            if memory is not None and current() is None:
                 raise
-            journal.note(f"Trained as stock Keras, because no plan could be made: {error}")
+            journal.note(f"Trained as stock Keras, because no plan could be made: {in_one_line(error)}")
+            if memory is not None:
+                log.warning("%s", journal.events[-1])
     if plan is not None:
         plan = suited(model, plan)
         batch_size = _batch_size_with(plan, x, batch_size)
-        for assumed in check_losses(model, plan, first_samples(x, y, sample_weight)):
+        for assumed in check_losses(model, plan, first_samples(x, y, sample_weight, first)):
             journal.note(assumed)
         if not plan.changes_nothing:
             take_in_one_piece(plan.memory, device_name())

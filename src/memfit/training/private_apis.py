@@ -163,23 +163,6 @@ def batches_itself(x: Any) -> bool:
     return not data_adapters.array_data_adapter.can_convert_arrays((x,)) and x is not None
 
 
-def dataset_batch_size(dataset: Any) -> int | None:
-    """The batch size of a tf.data pipeline, from its element shapes or its last `batch`; None where neither tells.
-
-    Nothing is read: another iterator would change the order in which a shuffle gives the rest.
-    """
-    import keras
-
-    for leaf in keras.tree.flatten(getattr(dataset, "element_spec", None)):
-        if getattr(leaf, "shape", None) is not None and leaf.shape.rank and leaf.shape[0] is not None:
-            return int(leaf.shape[0])
-    while dataset is not None:
-        if getattr(dataset, "_batch_size", None) is not None:
-            return int(dataset._batch_size)
-        dataset = getattr(dataset, "_input_dataset", None)
-    return None
-
-
 def epoch_iterator(model: Any, x: Any, batch_size: int | None, steps: int | None) -> Any:
     """What Keras's `predict` reads its data with: any kind of data in, batches out."""
     from keras.src.backend.tensorflow.trainer import TFEpochIterator

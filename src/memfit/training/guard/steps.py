@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from memfit.estimation.optimizers import is_alone, optimizers_of
 from memfit.training import private_apis
 from memfit.training.guard.events import OutOfMemory, Shortage
 from memfit.training.guard.gradients import GradientShelf
@@ -40,10 +41,9 @@ class TrainStep:
     """
 
     def __init__(self, model: keras.Model, settings: Settings, host: HostArrays | None = None) -> None:
-        if model.built and not model.optimizer.built:
-            model.optimizer.build(
-                model.trainable_variables
-            )  # otherwise a loss scale would be traced as a constant
+        if model.built and not model.optimizer.built and is_alone(model):
+            # Otherwise a loss scale would be traced as a constant.
+            model.optimizer.build(model.trainable_variables)
         self._unfinished = False
         self._update: Update | None = None
         self._begun: tf.Variable | None = None
@@ -194,7 +194,7 @@ def _forward(model: keras.Model, settings: Settings) -> Forward:
 
 def _watched(model: keras.Model, begun: tf.Variable) -> Step:
     """Returns a model's own `train_step`, whose optimizers update only after all gradients, and note it."""
-    optimizers = {id(value): value for value in (model.optimizer, *vars(model).values()) if _optimizes(value)}
+    optimizers = optimizers_of(model)
 
     def watched(optimizer: Any) -> Callable[..., Any]:
         own = optimizer.apply
@@ -213,16 +213,12 @@ def _watched(model: keras.Model, begun: tf.Variable) -> Step:
         return apply
 
     def train_step(data: Any) -> Any:
-        for optimizer in optimizers.values():
+        for optimizer in optimizers:
             object.__setattr__(optimizer, "apply", watched(optimizer))
         try:
             return model.train_step(data)
         finally:
-            for optimizer in optimizers.values():
+            for optimizer in optimizers:
                 object.__delattr__(optimizer, "apply")
 
     return train_step
-
-
-def _optimizes(value: Any) -> bool:
-    return isinstance(value, keras.optimizers.Optimizer)

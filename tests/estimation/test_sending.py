@@ -1,0 +1,23 @@
+"""A model arrives in another process as it was sent, but for the numbers in its weights."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from memfit.estimation.sending import packed, unpacked
+
+WORDS = ["a good film", "a bad film"]
+
+
+def test_vocabularies_are_sent() -> None:
+    text = keras.layers.TextVectorization(output_sequence_length=4)
+    text.adapt(WORDS)
+    lookup = keras.layers.StringLookup(vocabulary=["x", "y"], output_mode="one_hot")
+    empty = keras.layers.IntegerLookup()
+    model = keras.Sequential([text, keras.layers.Embedding(9, 2)])
+    model.lookup, model.empty = lookup, empty
+    received, _ = unpacked(packed(model))
+    words = tf.constant([*WORDS, "a new word"])
+    np.testing.assert_array_equal(received.layers[0](words), text(words))
+    np.testing.assert_array_equal(received.lookup(["y", "z"]), lookup(["y", "z"]))
+    assert int(received.empty.lookup_table.size()) == 0
