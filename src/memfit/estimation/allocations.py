@@ -62,7 +62,8 @@ class Script:
         order: Births and deaths.
         ends: Position in `order` at which the preparation and each step end.
         threads: The thread of every position in `order`.
-        one_piece: Whether all that is left of the memory is taken as one region before the first step.
+        one_piece: How many variables there are when all that is left of the memory is taken as one region; None
+            where it is not.
         kept_constants: How many of those before the first step are constants.
     """
 
@@ -73,7 +74,7 @@ class Script:
     order: tuple[int, ...]
     ends: tuple[int, ...]
     threads: tuple[int, ...]
-    one_piece: bool = False
+    one_piece: int | None = None
     kept_constants: int = 0
 
     @property

@@ -201,9 +201,15 @@ class Estimate:
             )
         return replace(self, batch_size=batch_size)
 
-    def in_one_piece(self) -> "Estimate":
-        """Returns the estimate where what is left of the memory is taken as one region before the first step."""
-        return replace(self, script=replace(self.script, one_piece=True))
+    def in_one_piece(self, *, before_the_optimizer: bool = False) -> "Estimate":
+        """Returns the estimate where what is left of the memory is taken as one region before the first step.
+
+        Args:
+            before_the_optimizer: Whether the optimizer's state is only made after that.
+        """
+        variables = self.script.allocations[: self.script.variables]
+        there = [v for v in variables if not (before_the_optimizer and v.kind == "optimizer state")]
+        return replace(self, script=replace(self.script, one_piece=len(there)))
 
     def fits(self, memory: int | str) -> bool:
         """Whether the phase fits into `memory`, with the margin it needs."""

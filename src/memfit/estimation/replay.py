@@ -61,6 +61,8 @@ class Replay:
         """Lays out what is there before the first step, in the order and with the gaps that Keras leaves."""
         script, allocate, release = self.played.script, self.allocator.allocate, self.allocator.release
         for index in range(script.variables):
+            if index == script.one_piece:
+                self._take_in_one_piece()
             if index in script.random:
                 # A seed, the generator's key and counter; the value is drawn, scaled and shifted, each into a
                 # buffer of its own. Small as the others are, it is them that open the first region.
@@ -77,17 +79,21 @@ class Replay:
                 self.serve((index,))
                 release(value)
             allocate(_HANDLE)
-        if script.one_piece:
-            for left in pieces_left(min(self.allocator.limit, _WITHOUT_LIMIT), self.allocator.peak):
-                with suppress(OutOfMemory):
-                    release(allocate(left))
-                    break
+        if script.variables == script.one_piece:
+            self._take_in_one_piece()
         start = script.order[: script.ends[0]]
         self.serve(start)
         # TensorFlow sets up the step's ops, and so its constants, when the optimizer has its state.
         self.serve(range(script.variables, script.before))
         self.keep(range(script.before))
         self.keep(code for code in start if code >= 0)
+
+    def _take_in_one_piece(self) -> None:
+        """Takes what is left of the memory as one region, as `memfit.training.one_piece` does."""
+        for left in pieces_left(min(self.allocator.limit, _WITHOUT_LIMIT), self.allocator.peak):
+            with suppress(OutOfMemory):
+                self.allocator.release(self.allocator.allocate(left))
+                break
 
     def serve(self, codes: Iterable[int]) -> tuple[int, int]:
         """Serves births and deaths; returns the largest bytes in use and how many codes came before."""

@@ -20,6 +20,8 @@ from memfit.planning.refusal import refusal
 
 # How many ways of computing a step are recorded at most before the search gives up on recording more.
 _RECORDINGS = 3
+# How much larger a batch must promise to be for one more recording: predictions of what is not recorded are no finer.
+_WORTH_RECORDING = 1.05
 # How much more a second recording of the same step may show: threads run its ops in another order, and gaps fall
 # otherwise. With 1.03 the test of it failed once on a busy machine; at which of its claims was not seen.
 _REPEATED = 1.05
@@ -88,10 +90,14 @@ def _searched(job: Job, recorder: Recorder | None) -> Plan:
             return made(prospects, job.batch_size, stock)
     prospects.find_segments()
     batch_size, chosen = _choice(prospects)
+    recorded = 0
     for _ in range(_RECORDINGS):
         if chosen is None or not prospects.can_record(chosen.way):
             break
+        if job.batch_size == "max" and batch_size < _WORTH_RECORDING * recorded:
+            break
         prospects.record(chosen.way, chosen.micro_batch or batch_size)
+        recorded, _ = _choice(prospects, recorded_only=True)
         batch_size, chosen = _choice(prospects)
     # Enough has been recorded: only what a recording stands behind is left to choose from.
     batch_size, chosen = _choice(prospects, recorded_only=True)

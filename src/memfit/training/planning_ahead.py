@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.estimating import estimate
+from memfit.estimation.optimizers import is_alone
 from memfit.planning.candidates import Way
 from memfit.planning.plan import Plan
 from memfit.planning.recorded_steps import PARTS_RECORDED, AnyEstimate
@@ -76,7 +77,7 @@ class _StepRecorder:
 
     def __call__(self, way: Way, size: int) -> AnyEstimate:
         batch = self._batch(PARTS_RECORDED * size if way.in_parts else size)
-        if self._early is not None and batch == self._early_batch:
+        if self._early is not None and self._serves(batch):
             early, self._early = self._early, None
             early.tell(way)
             if early.way == way:
@@ -100,10 +101,17 @@ class _StepRecorder:
         if self._early is not None:
             self._early.end()
 
+    def _serves(self, batch: int) -> bool:
+        """Whether what was begun tells as much of a batch: recorded at a quarter of it, or at half."""
+        return batch == self._early_batch if self._by_compiler else batch >= self._early_batch // 2
+
+    @property
+    def _by_compiler(self) -> bool:
+        """Whether XLA makes another step of each size; else other sizes come from the same recording."""
+        return self._model.jit_compile or self._device is not None
+
     def _batch(self, batch: int) -> int:
-        # Other sizes come from the same recording, unless XLA makes another step of each.
-        by_compiler = self._model.jit_compile or self._device is not None
-        return batch if by_compiler else min(batch, _LARGEST_RECORDED_FOR)
+        return batch if self._by_compiler else min(batch, _LARGEST_RECORDED_FOR)
 
     def _estimate(
         self, batch: int, prepare: Callable[[Any], None], when_copied: Callable[[], None] | None = None
@@ -116,8 +124,10 @@ class _StepRecorder:
             device=self._device,
             when_copied=when_copied,
         )
+        if not isinstance(found, Estimate):
+            return found
         # As `fit` runs a planned step in an arena (`one_piece.py`), and as a GPU's allocator has its memory anyway.
-        return found.in_one_piece() if isinstance(found, Estimate) else found
+        return found.in_one_piece(before_the_optimizer=not self._model.optimizer.built)
 
 
 def compute(model: Any, way: Way) -> None:
@@ -129,6 +139,8 @@ def compute(model: Any, way: Way) -> None:
     def as_it_is(x: Any) -> Any:
         return private_apis.forward(model, x, training=True)
 
+    if model.built and is_alone(model):
+        model.optimizer.build(model.trainable_variables)  # as the guard does before the first step
     forward = as_it_is if way.segments is None else rematerialised(model, way.segments)
     if way.in_parts:
         step = micro_batched_train_step(
