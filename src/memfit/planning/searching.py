@@ -20,7 +20,7 @@ from memfit.planning.refusal import refusal
 
 # How many ways of computing a step are recorded at most before the search gives up on recording more.
 _RECORDINGS = 3
-# How much larger a batch must promise to be for one more recording: predictions of what is not recorded are no finer.
+# How much larger a batch has to promise to be for one more recording: predictions are no finer.
 _WORTH_RECORDING = 1.05
 # How much more a second recording of the same step may show: threads run its ops in another order, and gaps fall
 # otherwise. With 1.03 the test of it failed once on a busy machine; at which of its claims was not seen.
