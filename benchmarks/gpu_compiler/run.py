@@ -41,6 +41,8 @@ RECORDED = "A100 40GB"
 _NEAR = 0.05
 # The largest batch is looked for from here: what memfit is to reach.
 _TIMES = 3
+# How many batch sizes are compiled at most, how full is full, and how near to each other two are near enough.
+_COMPILED, _FULL, _CLOSE = 5, 0.98, 0.04
 # What is changed in a step: nothing, segments that keep a part of the activations, or micro-batches.
 Lever = float | int | None
 
@@ -145,36 +147,54 @@ def step_row(training: Training, target: str, step: str) -> dict[str, Any]:
 def largest_row(training: Training, target: str) -> dict[str, Any]:
     """The largest batch that fits a GPU, stock and with an exact lever: each is compiled."""
     case, memory = training.case, gpu(target).usable
-    stock, fills = largest(lambda batch: training.estimate(None, batch, target), memory, case.batch)
-    row = {"model": case.name, "target": target, "stock": stock, "stock_fills": fills}
+    begin = time.perf_counter()
+    found = largest(lambda batch: training.estimate(None, batch, target), memory, case.batch)
+    stock = found["fits"]
+    row = {"model": case.name, "target": target, "stock": stock, "stock_search": found}
     if case.micro_batches:
         # Any batch fits in micro-batches but for its own bytes, so one is checked, not the largest looked for.
         parts = training.estimate(stock // 2, 4 * stock, target)
         row |= {"memfit": 4 * stock if parts.fits(memory) else 0, "lever": "micro-batches, at least"}
     else:
-        batch, fills = largest(lambda batch: training.estimate(0.0, batch, target), memory, _TIMES * stock)
-        row |= {"memfit": batch, "memfit_fills": fills, "lever": "segments"}
-    return {**row, "times": row["memfit"] / max(stock, 1)}
+        found = largest(lambda batch: training.estimate(0.0, batch, target), memory, _TIMES * stock)
+        row |= {"memfit": found["fits"], "memfit_search": found, "lever": "segments"}
+    seconds = time.perf_counter() - begin
+    return {**row, "times": row["memfit"] / max(stock, 1), "wall_seconds": seconds}
 
 
-def largest(estimate_at: Callable[[int], CompiledEstimate], memory: int, batch: int) -> tuple[int, float]:
-    """The largest batch found to fit, and which part of the memory it needs: a larger one may fit below 0.98.
+def largest(estimate_at: Callable[[int], CompiledEstimate], memory: int, batch: int) -> dict[str, Any]:
+    """The largest batch found to fit, the smallest above it found not to, and the part of the memory each needs.
 
-    What a batch takes says which to compile next, four at most. Near the memory XLA recomputes by itself, so that
-    twice the batch need not take twice the memory.
+    What a batch takes says which to compile next, five at most, until less than 4% are between the two. Near the
+    memory XLA recomputes by itself, so that twice the batch need not take twice the memory.
     """
-    found, fills = 0, 0.0
-    for _ in range(4):
+    needs: dict[int, float] = {}
+    for _ in range(_COMPILED):
         est = estimate_at(batch)
-        needs = est.needed / memory
-        print(f"  batch {batch}: needs {needs:.3f} of the memory", flush=True)
-        if found < batch and needs <= 1:
-            found, fills = batch, needs
-            if needs > 0.98:
-                break
+        needs[batch] = est.needed / memory
+        print(f"  batch {batch}: needs {needs[batch]:.3f} of the memory", flush=True)
+        fits, fails = _between(needs)
+        if needs.get(fits, 0.0) > _FULL or (fails is not None and fails <= (1 + _CLOSE) * fits):
+            break
         fixed = est.parts.weights + est.parts.optimizer
         batch = int(batch * (0.995 * memory - fixed) / (est.needed - fixed))
-    return found, fills
+        if batch <= (1 + _CLOSE) * fits:
+            batch = int(1.1 * fits)  # it grows more slowly than the line says
+        if fails is not None and batch >= fails:
+            batch = (fits + fails) // 2
+    fits, fails = _between(needs)
+    return {
+        "fits": fits,
+        "fills": round(needs.get(fits, 0.0), 3),
+        "does_not": fails,
+        "compiled": {str(size): round(need, 3) for size, need in sorted(needs.items())},
+    }
+
+
+def _between(needs: dict[int, float]) -> tuple[int, int | None]:
+    """The largest batch that fits, and the smallest above it that does not."""
+    fits = max((size for size, need in needs.items() if need <= 1), default=0)
+    return fits, min((size for size, need in needs.items() if need > 1 and size > fits), default=None)
 
 
 def recorded_row(training: Training) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from memfit.planning.rematerialisation_trace import Tensor, Trace
 from memfit.training.private_apis import together
 
 # What XLA computes in kernels of their own, from memory to memory.
-_ALONE = {
+ALONE = {
     *("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter", "MatMul", "BatchMatMulV2", "MaxPoolGrad"),
     *("DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropInput", "DepthwiseConv2dNativeBackpropFilter"),
     *("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
 }
-_STORED = _ALONE | {"XlaOptimizationBarrier"}
+_STORED = ALONE | {"XlaOptimizationBarrier"}
 # A tensor below this part of the largest is not waited for.
 _SMALL = 1 / 200
 
@@ -57,7 +57,7 @@ class Order:
             first = not any(key[0] in self._group for key in op.inputs)
             self._group.add(index)
         else:
-            first = op.type in _ALONE
+            first = op.type in ALONE
             self._group.clear()
         if first and op.reads_values:
             self._wait(inputs)
@@ -66,7 +66,7 @@ class Order:
             self._made += [
                 (index, number)
                 for number, size in enumerate(op.sizes)
-                if size > self._large or op.type in _ALONE or self._graph_ops[index] in self._wanted
+                if size > self._large or op.type in ALONE or self._graph_ops[index] in self._wanted
             ]
 
     def _wait(self, inputs: list[Any]) -> None:
