@@ -315,6 +315,21 @@ def test_a_model_without_a_call_and_with_several_optimizers_is_estimated():
         model.fit(np.ones((4, 64), "float32"), verbose=0)
 
 
+class LooksAtNumbers(keras.Sequential):
+    def train_step(self, data: Any) -> Any:
+        assert data[0].numpy().shape[1] == 256
+        return super().train_step(data)
+
+
+def test_a_step_that_runs_eagerly_is_recorded_eagerly():
+    layers = keras.layers
+    model = LooksAtNumbers([keras.Input((256,)), layers.Dense(512, activation="relu"), layers.Dense(512)])
+    model.compile("sgd", "mse", run_eagerly=True)
+    found = memfit.estimate(model, 1024)
+    # Outputs of two layers, with their gradients, and what an eager `relu` and a loss keep beside them.
+    assert 8 * 2**20 < found.peak < 20 * 2**20
+
+
 def test_a_crash_while_recording_does_not_end_the_caller(model):
     with pytest.raises(ProcessDied, match="SIGABRT"):
         memfit.estimate(model, 8, prepare=lambda copy: os.abort())

@@ -88,6 +88,8 @@ def step_of(model: Any, spec: Spec, phase: str, largest: int) -> tuple[Callable[
     import tensorflow as tf
 
     body = body_of(model, phase)
+    if model.run_eagerly:
+        return lambda data: body(mapped(tf.convert_to_tensor, data)), 0, False
     plain = tf.autograph.experimental.do_not_convert(lambda data: body(data))  # as Keras has it
     if model.jit_compile:
         return tf.function(plain, reduce_retracing=True, jit_compile=True), 1, False

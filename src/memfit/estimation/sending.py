@@ -184,9 +184,11 @@ def _zeros(shape: tuple[int, ...], dtype: str, trainable: bool, name: str) -> An
 def _table(keys: Any, values: Any, key_type: str, value_type: str, default: Any) -> Any:
     import tensorflow as tf
 
-    table = tf.lookup.experimental.MutableHashTable(key_type, value_type, default)
-    table.insert(tf.constant(keys, key_type), tf.constant(values, value_type))
-    return table
+    if not len(keys):
+        return tf.lookup.experimental.MutableHashTable(key_type, value_type, default)
+    # Of a table that cannot change TensorFlow knows the shape of what it finds, as layers need it.
+    contents = tf.lookup.KeyValueTensorInitializer(keys, values, key_type, value_type)
+    return tf.lookup.StaticHashTable(contents, default)
 
 
 def _recompiled(function: Any, jit_compile: bool | None, reduce_retracing: bool) -> Any:

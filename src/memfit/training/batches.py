@@ -67,7 +67,7 @@ def batch_size_of(x: Any, batch_size: int | None, first: FirstBatch | None = Non
         return known
     raise InvalidInput(
         "The size of these batches cannot be known without reading one, which would lose it or reshuffle the rest",
-        received=type(x).__name__,
+        received="a tf.data.Dataset" if private_apis.is_dataset(x) else type(x).__name__,
         remedy="Make a plan with memfit.plan(model, batch_size=..., memory=...) and give it as plan=",
     )
 
