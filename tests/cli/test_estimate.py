@@ -79,3 +79,21 @@ def test_bad_input_is_refused_in_one_sentence(tmp_path, capsys):
     ):
         assert main(["estimate", *argv]) == 2
         assert words in capsys.readouterr().err
+
+
+OWN_STEP = """
+import keras, numpy as np
+class Own(keras.Sequential):
+    def train_step(self, data):
+        raise TypeError("\\x1b[1mnot like\\x1b[0m\\n this")
+model = Own([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones((8, 4)), np.ones((8, 1)))
+"""
+
+
+def test_a_step_that_fails_while_it_is_recorded_is_told_in_one_sentence(tmp_path, capsys):
+    assert main(["estimate", _file(tmp_path, OWN_STEP)]) == 2
+    told = capsys.readouterr().err
+    assert "samples that are not real: TypeError: not like this." in told
+    assert "Traceback" not in told

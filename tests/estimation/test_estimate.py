@@ -352,6 +352,10 @@ def test_unknown_shapes_are_refused_with_the_remedy():
     model.compile("adam", "mse")
     with pytest.raises(InvalidInput, match="data="):
         memfit.estimate(model, 8)
+    fixed = keras.Sequential([keras.Input(batch_shape=(8, 4, 3)), keras.layers.LSTM(4, stateful=True)])
+    fixed.compile("adam", "mse")
+    with pytest.raises(InvalidInput, match="batches of 8"):
+        memfit.estimate(fixed, 8)
     odd = Odd(4)
     odd.compile("adam", "mse")
     with pytest.raises(InvalidInput, match="data="):

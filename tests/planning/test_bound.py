@@ -3,6 +3,7 @@ import math
 import keras
 import pytest
 
+from memfit.budgets.isolation import isolated
 from memfit.planning.bound import upper_bound
 from memfit.planning.fingerprint import fingerprint
 
@@ -55,6 +56,30 @@ def test_what_layers_hold_inside_counts(layer: keras.Layer) -> None:
     assert two is not None
     visible = 4 * (600 * 4 + math.prod(outputs.shape[1:]))
     assert two - one > 5 * visible
+
+
+def _peak_of_transposed_convolutions() -> tuple[int, int]:
+    """Peak of some steps of a small network whose kernels take far more than its layers' outputs; and its bound."""
+    import numpy as np
+    import tensorflow as tf
+
+    wide = {"activation": "relu", "padding": "same"}
+    model = keras.Sequential([keras.Input((28, 28, 1)), layers.Conv2D(32, 3, **wide), layers.MaxPooling2D()])
+    model.add(layers.Conv2DTranspose(32, 3, strides=2, **wide))
+    model.add(layers.Conv2D(1, 3, **wide))
+    model.compile("sgd", "mse", jit_compile=False)
+    images = np.ones((32, 28, 28, 1), "float32")
+    for _ in range(5):
+        model.train_on_batch(images, images)
+    bound = upper_bound(model, 32)
+    assert bound is not None
+    return int(tf.config.experimental.get_memory_info("CPU:0")["peak"]), int(bound)
+
+
+def test_what_kernels_of_convolutions_unfold_counts() -> None:
+    peak, bound = isolated(_peak_of_transposed_convolutions, memory="1GiB")
+    assert 30 * 2**20 < peak < bound
+    assert not upper_bound(_compiled(keras.Sequential([keras.Input((8,)), layers.Dense(4)])), 4) > 2**20
 
 
 def test_layers_that_nobody_knows_are_not_bounded() -> None:

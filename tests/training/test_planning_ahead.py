@@ -114,6 +114,11 @@ def test_a_refusal_names_the_batch_and_the_fidelity_that_would_do() -> None:
         assert part in told
 
 
+def test_a_refusal_says_that_a_step_of_one_s_own_cannot_be_changed() -> None:
+    told = str(refusal(8, Size("50MiB"), Fidelity.NEAR, Size("60MiB"), 0, None, "its train_step is custom"))
+    assert "into 50 MiB, and its step cannot be changed: its train_step is custom. The smallest" in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -190,6 +190,39 @@ def test_a_script_that_fails_by_itself_looks_as_without_memfit(tmp_path: Path) -
     assert (led.returncode, led.stdout, led.stderr) == (plain.returncode, plain.stdout, plain.stderr)
 
 
+UNTOLD = """
+import keras, numpy as np, tensorflow as tf
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(500), keras.layers.Dense(500)])
+model.compile("sgd", "mse", jit_compile=False)
+def batches():
+    yield np.ones((8, 4), "float32"), np.ones((8, 500), "float32")
+specs = tf.TensorSpec((None, 4)), tf.TensorSpec((None, 500))
+data = tf.data.Dataset.from_generator(batches, output_signature=specs).repeat()
+print(len(model.fit(data, steps_per_epoch=2, shuffle=False, verbose=0).history["loss"]))
+model.add(keras.layers.Dense(500))
+model.compile("sgd", "mse", jit_compile=False)
+model.fit(np.ones((8, 4)), np.ones((8, 500)))
+"""
+
+
+def test_a_script_trains_where_nothing_can_be_told_of_it_and_sees_only_its_own_frames_where_it_is_refused(
+    tmp_path: Path,
+) -> None:
+    script(tmp_path, UNTOLD)
+    command = [sys.executable, "-m", "memfit", "run", "--memory", "1500KiB", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "1\n"
+    assert (
+        "memfit: Trained as stock Keras, because no plan could be made: The size of these batches"
+        in done.stderr
+    )
+    told = done.stderr[done.stderr.index("Traceback") :].splitlines()
+    assert 'train.py", line 12, in <module>' in told[1]
+    assert told[-1].startswith("memfit.budgets.errors.InvalidInput: The weights alone take 1.9 MiB")
+    assert not any("memfit/training" in line for line in told)
+    assert done.returncode == 1
+
+
 def test_what_cannot_be_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput, match="no such script"):

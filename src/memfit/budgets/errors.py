@@ -39,6 +39,10 @@ class InvalidInput(MemfitError, ValueError):
         super().__init__(" ".join(parts))
 
 
+class CannotTell(InvalidInput):
+    """What a training takes cannot be known before it runs; it may well run."""
+
+
 class TooLate(MemfitError, RuntimeError):
     """Something that TensorFlow accepts only at its start was asked for after it."""
 

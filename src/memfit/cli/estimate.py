@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memfit.budgets.errors import InvalidInput
-from memfit.cli.target import add_target, target
+from memfit.cli.target import add_target, failures_of, target
 
 if TYPE_CHECKING:
     from memfit.budgets.size import Size
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     with working("Building the model"):
         model, data, batch = target(args)
     compiling = f"Asking the compiler for {args.device}, or recording a few small steps"
-    with working(compiling if args.device else "Recording a few small steps"):
+    with working(compiling if args.device else "Recording a few small steps"), failures_of(args.target):
         est = estimate(model, batch, data=data, device=args.device)
     fits = memory is None or est.fits(memory)
     with working("Looking for the largest batch"):

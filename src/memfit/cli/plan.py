@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from memfit.budgets.errors import InvalidInput
-from memfit.cli.target import add_target, target
+from memfit.cli.target import add_target, failures_of, target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         gpu(args.device)  # a name that is not known is told before the model is built
     with working("Building the model"):
         model, data, batch = target(args)
-    with working("Recording a few small steps and searching"):
+    with working("Recording a few small steps and searching"), failures_of(args.target):
         found = plan(
             model,
             "max" if args.max_batch else batch,

@@ -1,11 +1,13 @@
 """What several commands are asked about: a training script, or a saved model."""
 
 import argparse
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from memfit.budgets.errors import InvalidInput
+from memfit.budgets.errors import InvalidInput, MemfitError, in_one_line
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +40,21 @@ def target(args: argparse.Namespace) -> tuple[Any, Any, int]:
         call = first_fit(path, args.arguments, quiet=args.json)
         return call.model, call.data, args.batch or call.batch_size
     return _loaded(path, args.optimizer), None, args.batch or 32
+
+
+@contextlib.contextmanager
+def failures_of(file: str) -> Iterator[None]:
+    """Tells in a sentence that somebody's own step failed while it was recorded."""
+    try:
+        yield
+    except MemfitError:
+        raise
+    except Exception as error:  # whatever somebody's step raises
+        raise InvalidInput(
+            f"The training step failed with samples that are not real: {in_one_line(error)}",
+            received=file,
+            remedy="See whether it trains without memfit; memfit.estimate in the script gives the whole traceback",
+        ) from error
 
 
 def _loaded(path: Path, optimizer: str | None) -> Any:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, overload
 
 from memfit.budgets.arena import arena_environment
-from memfit.budgets.errors import InvalidInput, ProcessDied
+from memfit.budgets.errors import CannotTell, InvalidInput, ProcessDied
 from memfit.budgets.host import host_memory
 from memfit.budgets.isolation import run_isolated
 from memfit.budgets.size import Size
@@ -103,6 +103,13 @@ def estimate(
             "A model must be compiled to be estimated: the optimizer and the loss take memory too",
             received=type(model).__name__,
             remedy="Call model.compile(...) first",
+        )
+    fixed = {tensor.shape[0] for tensor in getattr(model, "inputs", None) or []} - {None}
+    if fixed:
+        raise CannotTell(
+            "Steps are recorded at smaller batches, and the inputs of this model allow only one",
+            received=f"inputs for batches of {', '.join(map(str, sorted(fixed)))}",
+            remedy="Estimate a copy of it whose inputs leave the batch open: keras.Input(shape=...)",
         )
     payload = packed(model, spec_of(model, data), prepare)
     if when_copied is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import cloudpickle
 
-from memfit.budgets.errors import InvalidInput
+from memfit.budgets.errors import CannotTell
 from memfit.estimation.private_apis import (
     contents_of,
     is_compiled_function,
@@ -40,12 +40,12 @@ def packed(model: Any, *others: Any) -> bytes:
     """Returns a model, with anything else that goes with it, as bytes for `unpacked`.
 
     Raises:
-        InvalidInput: If something in the model cannot be sent.
+        CannotTell: If something in the model cannot be sent.
     """
     try:
         return _with_deep_stack(_dumped, (_KerasSettings(), model, others))
     except Exception as error:  # pickling raises whatever an object's own methods raise
-        raise InvalidInput(
+        raise CannotTell(
             f"The model must be sendable to another process, and a part of it is not ({error})",
             received=type(model).__name__,
             remedy="Keep open files, locks, generators and tensors of a graph out of the model's attributes",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memfit.budgets.errors import InvalidInput
+from memfit.budgets.errors import CannotTell
 from memfit.estimation.peeking import first_batch, is_generator
 
 Batch = Any
@@ -71,12 +71,12 @@ def spec_of(model: Any, data: Any = None) -> Spec:
         data: An example in any form that `fit` takes, or None to read the model's inputs, outputs and loss.
 
     Raises:
-        InvalidInput: If a shape is unknown.
+        CannotTell: If a shape is unknown.
     """
     if data is not None:
         return Spec(_from_example(model, data))
     if not getattr(model, "inputs", None):
-        raise InvalidInput(
+        raise CannotTell(
             "The shapes of the inputs must be known, and this model does not say them",
             received=type(model).__name__,
             remedy=_REMEDY,
@@ -117,12 +117,15 @@ def _input_structure(model: Any) -> Any:
 def _leaf(name: str, shape: Any, dtype: Any, remedy: str = _REMEDY) -> Leaf:
     sizes = tuple(shape)[1:]
     if any(size is None for size in sizes):
-        raise InvalidInput(
+        raise CannotTell(
             f"Every dimension of an input but the batch must be known, and {name!r} leaves one open",
             received=tuple(shape),
             remedy=remedy,
         )
-    return Leaf(tuple(int(size) for size in sizes), str(getattr(dtype, "name", dtype)))
+    named = str(getattr(dtype, "name", dtype))
+    # NumPy's types of text, and objects, of which Keras makes text.
+    text = named == "object" or named.startswith(("str", "bytes"))
+    return Leaf(tuple(int(size) for size in sizes), "string" if text else named)
 
 
 def _targets(model: Any) -> Any:
@@ -170,7 +173,7 @@ def _from_example(model: Any, data: Any) -> Any:
     import keras
 
     if is_generator(data):
-        raise InvalidInput(
+        raise CannotTell(
             "A generator cannot be looked at without losing a batch",
             received=type(data).__name__,
             remedy="Pass an example of its batches as data=(x, y)",
@@ -218,4 +221,8 @@ def _filled(shape: Any, wanted: Any) -> Any:
 def _as_arrays(element: Any) -> Any:
     import numpy as np
 
-    return mapped(lambda t: t if hasattr(t, "shape") else np.asarray(t), element)
+    def as_array(leaf: Any) -> Any:
+        # A table of pandas has a shape, but a type for each of its columns.
+        return leaf if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else np.asarray(leaf)
+
+    return mapped(as_array, element)

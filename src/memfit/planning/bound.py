@@ -1,6 +1,7 @@
 """A quick upper bound of a step's peak: jobs that clearly fit need no recording."""
 
 import math
+import os
 from typing import Any
 
 from memfit.budgets.size import Size
@@ -75,6 +76,21 @@ _COMPOSITE = frozenset({"Bidirectional", "GRU", "LSTM", "MultiHeadAttention", "S
 # What a recurrent layer keeps for the backward pass, in values a unit and time step: gates, their activations,
 # states, and the buffers that the loop's stacks of them double into.
 _RECURRENT = {"LSTM": 20, "GRU": 16, "SimpleRNN": 6}
+# Layers whose gradients (or themselves, where they are transposed) TensorFlow's CPU kernels compute from unfolded
+# images: of so many that 30 MiB are full (`target_working_set_size` in its conv_grad_*_ops), or of one. A network
+# that denoises 28x28 images peaks at 85 MiB for it, where its layers' outputs say 18.
+_CONVOLUTIONS = frozenset(
+    {
+        "Conv1D",
+        "Conv1DTranspose",
+        "Conv2D",
+        "Conv2DTranspose",
+        "Conv3D",
+        "SeparableConv1D",
+        "SeparableConv2D",
+    }
+)
+_UNFOLDED = 30 * 2**20
 # Per sample, the peaks of ResNet50, MobileNetV2, VGG16, EfficientNetB0, DenseNet121 and a U-Net grow by 0.3 to
 # 1.1 times the sum of their layers' outputs; the BFC allocator can occupy twice what is asked of it.
 _PER_OUTPUT = 2
@@ -91,7 +107,8 @@ def upper_bound(model: Any, batch_size: int) -> Size | None:
     ):
         return None
     outputs = 0
-    for operation in _operations(model):
+    operations = _operations(model)
+    for operation in operations:
         if type(operation).__name__ not in _PLAIN | _COMPOSITE:
             return None
         shapes = [tensor.shape[1:] for tensor in _flat([operation.output, operation.input])]
@@ -101,7 +118,7 @@ def upper_bound(model: Any, batch_size: int) -> Size | None:
         outputs += 4 * _inside(operation, shapes)
     trained = _bytes(model.trainable_variables)
     weights = _bytes(model.variables) + trained + _slots(model.optimizer, trained)
-    return Size(_PER_OUTPUT * outputs * batch_size + _PER_WEIGHT * weights)
+    return Size(_PER_OUTPUT * (outputs * batch_size + _unfolded(operations)) + _PER_WEIGHT * weights)
 
 
 def _operations(model: Any) -> list[Any]:
@@ -126,6 +143,20 @@ def _inside(layer: Any, shapes: list[Any]) -> int:
         # Projections and their scaled and transposed copies; scores, softmax, dropout, and their gradients.
         return 4 * length * heads * width + 6 * heads * length * length
     return 0
+
+
+def _unfolded(operations: list[Any]) -> int:
+    """Bytes of the images that kernels unfold at the same time: each thread may run one, for images or weights."""
+    units = [_unfolded_image(op) for op in operations if type(op).__name__ in _CONVOLUTIONS]
+    threads = min(os.cpu_count() or 1, 2 * len(units))
+    return threads * (_UNFOLDED + max(units, default=0))
+
+
+def _unfolded_image(layer: Any) -> int:
+    """Bytes of one unfolded image: a patch of the size of the kernel for every position."""
+    patch = max(math.prod(weight.shape[:-1]) for weight in layer.weights if len(weight.shape) > 2)
+    sides = [math.prod(tensor.shape[1:-1]) for tensor in (*_flat(layer.input), *_flat(layer.output))]
+    return 4 * patch * min(sides)
 
 
 def _flat(outputs: Any) -> list[Any]:

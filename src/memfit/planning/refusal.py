@@ -29,11 +29,18 @@ class DoesNotFit(MemfitError, ValueError):
 
 
 def refusal(
-    batch_size: int, memory: Size, allow: Fidelity, smallest: Size, largest: int, fidelity: Fidelity | None
+    batch_size: int,
+    memory: Size,
+    allow: Fidelity,
+    smallest: Size,
+    largest: int,
+    fidelity: Fidelity | None,
+    fixed: str | None = None,
 ) -> DoesNotFit:
-    """Tells the rule, what was received and the remedies as one error."""
+    """Tells the rule, what was received and the remedies as one error; `fixed` is why a step cannot be changed."""
+    changes = f" with {allow} changes" if fixed is None else f", and its step cannot be changed: {fixed}"
     parts = [
-        f"Batch {batch_size} does not fit into {memory} with {allow} changes.",
+        f"Batch {batch_size} does not fit into {memory}{changes}.",
         f"The smallest memory that would do is {smallest};",
         f"the largest batch that fits {memory} is {largest}." if largest else f"no batch fits {memory}.",
     ]

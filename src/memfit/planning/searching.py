@@ -13,6 +13,7 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.largest_batch import largest_batch
 from memfit.planning.made_plans import clear_fit, made
+from memfit.planning.micro_batches import custom_step
 from memfit.planning.plan import Plan
 from memfit.planning.prospects import Prospects
 from memfit.planning.recorded_steps import Recorder
@@ -157,6 +158,7 @@ def _refused(prospects: Prospects) -> Exception:
         Size(int(smallest * _REPEATED)),
         0 if job.batch_size == "max" else _largest_accepted(prospects),
         None if beyond is None else beyond.fidelity,
+        custom_step(job.model) if job.allow < Fidelity.PRECISION else None,
     )
 
 

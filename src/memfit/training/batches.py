@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from memfit.budgets.errors import InvalidInput
+from memfit.budgets.errors import CannotTell, InvalidInput
 from memfit.estimation.peeking import FirstBatch, first_batch, is_generator, looked_at
 from memfit.estimation.private_apis import dataset_batch_size
 from memfit.training import private_apis
@@ -56,7 +56,7 @@ def batch_size_of(x: Any, batch_size: int | None, first: FirstBatch | None = Non
         first: The first batch, where it is known.
 
     Raises:
-        InvalidInput: If only the first batch could tell.
+        CannotTell: If only the first batch could tell.
     """
     if first is not None:
         return int(np.shape(next(leaf for leaf in keras.tree.flatten(first.batch) if leaf is not None))[0])
@@ -65,7 +65,7 @@ def batch_size_of(x: Any, batch_size: int | None, first: FirstBatch | None = Non
     known = dataset_batch_size(x) if private_apis.is_dataset(x) else None
     if known is not None:
         return known
-    raise InvalidInput(
+    raise CannotTell(
         "The size of these batches cannot be known without reading one, which would lose it or reshuffle the rest",
         received="a tf.data.Dataset" if private_apis.is_dataset(x) else type(x).__name__,
         remedy="Make a plan with memfit.plan(model, batch_size=..., memory=...) and give it as plan=",

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from memfit.budgets.errors import InvalidInput, in_one_line
+from memfit.budgets.errors import CannotTell, InvalidInput, in_one_line
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
 from memfit.planning.refusal import DoesNotFit
@@ -103,8 +103,9 @@ def fit(
         except DoesNotFit:
             raise
         except Exception as error:  # whatever a step of one's own says to samples that are not real
-            # A script that `memfit run` leads knows nothing of memfit, and could not help itself.
-            if memory is not None and current() is None:
+            # A script that `memfit run` leads knows nothing of memfit, and could not tell it more.
+            wrong = isinstance(error, InvalidInput) and not isinstance(error, CannotTell)
+            if memory is not None and (wrong or current() is None):
                 raise
             journal.note(f"Trained as stock Keras, because no plan could be made: {in_one_line(error)}")
             if memory is not None:

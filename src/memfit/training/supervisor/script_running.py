@@ -55,6 +55,8 @@ def _run(script: Path, arguments: Sequence[str], directory: Path) -> None:
         if _ran_out_of_memory(error):
             (directory / OUTCOME).write_text("memory")
         trace = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        if _is_refusal(error):
+            trace = _without_memfit(trace)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         if isinstance(error, KeyboardInterrupt):
             _end_by(signal.SIGINT)
@@ -91,6 +93,21 @@ def _forget_signals() -> None:
 def _is_stop(error: BaseException) -> bool:
     supervision = sys.modules.get("memfit.training.supervisor.supervision")
     return supervision is not None and isinstance(error, supervision.Stopped)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether memfit itself says no, which its own frames would not explain."""
+    errors = sys.modules.get("memfit.budgets.errors")
+    return errors is not None and isinstance(error, errors.MemfitError)
+
+
+def _without_memfit(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """Cuts a traceback off where the script calls memfit."""
+    here = str(Path(__file__).parents[2])
+    if trace is None or trace.tb_frame.f_code.co_filename.startswith(here):
+        return None
+    rest = _without_memfit(trace.tb_next)
+    return types.TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
 def _ran_out_of_memory(error: BaseException) -> bool:
