@@ -106,6 +106,32 @@ def test_a_plan_for_a_gpu_has_the_peak_that_the_compiler_gives_the_planned_step(
     assert found.predicted == pytest.approx(planned.peak, rel=0.08)
 
 
+def test_a_plan_asks_for_less_where_the_compiler_finds_more_than_was_promised(stock, monkeypatch):
+    from memfit.planning import recorded_steps
+    from memfit.training import planning_ahead
+
+    predicted, asked = recorded_steps.predicted_saving, []
+    call = planning_ahead._StepRecorder.__call__
+
+    def noted(recorder, way, size):
+        asked.append((way.segments, call(recorder, way, size)))
+        return asked[-1][1]
+
+    monkeypatch.setattr(planning_ahead._StepRecorder, "__call__", noted)
+    monkeypatch.setattr(
+        recorded_steps, "predicted_saving", lambda segments, size: 4 * predicted(segments, size)
+    )
+    memory = int(0.6 * stock.needed)
+    # Whole batches are normalised, so that micro-batches would not be exact.
+    found = planning_ahead.plan(cnn(), 64, memory=memory, allow="exact", device="A100 40GB")
+    (first, promised), *others = asked
+    assert promised.needed > memory
+    assert 1 <= len(others) <= 3
+    assert found.segments != first
+    assert next(est for segments, est in others if segments == found.segments).needed <= memory
+    assert found.predicted <= memory
+
+
 def in_parts(model, size, segments=None):
     from memfit.training import private_apis
     from memfit.training.micro_batches import micro_batched_train_step
