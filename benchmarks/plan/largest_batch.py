@@ -7,8 +7,8 @@ Trials are those of a person: double the batch from 1 until memory runs out, the
 fresh process in the arena. They take some minutes a network, so they are kept in the results until they are asked
 for again; so are the rows of networks that are not named.
 
-The same question, stock's largest batch, is put to `memfit.estimate(...).max_batch(...)` in a fresh process; it does
-not count the batches that `fit` keeps waiting in an arena.
+The same question, stock's largest batch, is put to `memfit.estimate(...).max_batch(...)` in a fresh process; it
+does not count the batches that `fit` keeps waiting in an arena.
 
 memfit's batch is found by one call in a fresh process. What it plans is then trained in the arena, so that a batch
 counts only if it really runs, and its peak is held against the predicted one. Where a plan computes micro-batches,
