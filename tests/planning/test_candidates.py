@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import keras
 import pytest
 
 from memfit import InvalidInput, Size
 from memfit.planning.candidates import Candidate, Figures, Way, best, candidates, predicted_saving
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.micro_batches import sizes
+from memfit.planning.micro_batches import least, sizes
 from memfit.planning.rematerialisation_segments import Segments
 
 
@@ -113,6 +114,19 @@ def test_micro_batch_sizes_fall_to_single_samples_without_repeats() -> None:
     assert list(sizes(64)) == [32, 22, 16, 11, 8, 6, 4, 3, 2, 1]
     assert list(sizes(1)) == []
     assert list(sizes(3)) == [2, 1]
+    assert list(sizes(13, 4)) == [7, 5, 4]
+    assert list(sizes(3, 4)) == []
+
+
+def test_a_layer_that_normalises_over_samples_alone_keeps_some_of_them() -> None:
+    def normalised(*shape: int) -> keras.Model:
+        return keras.Sequential([keras.Input(shape), keras.layers.BatchNormalization()])
+
+    assert least(normalised(8)) == 4
+    assert least(normalised(5, 8)) == 1
+    frozen = normalised(8)
+    frozen.trainable = False
+    assert least(frozen) == 1
 
 
 def test_allow_is_read_by_name() -> None:

@@ -7,6 +7,8 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.private_apis import all_layers
 
 NAME = "micro-batches"
+# Normalised over one sample a feature is a constant, and over two it is a sign: nothing could be learned from it.
+_LEAST_NORMALISED = 4
 
 
 def fidelity(model: Any) -> tuple[Fidelity, str]:
@@ -49,12 +51,26 @@ def custom_step(model: Any) -> str | None:
     return None
 
 
-def sizes(batch_size: int) -> Iterator[int]:
-    """The sizes worth trying, largest first: the batch in 2, 3, 4, 6, 8, 12, ... parts, down to single samples."""
+def least(model: Any) -> int:
+    """The fewest samples that a micro-batch may have: one, unless layers normalise over the samples alone.
+
+    Where there are images or sequences, each sample has many values for the statistics.
+    """
+    import keras
+
+    for layer in all_layers(model):
+        flat = isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and layer.built
+        if flat and layer.input_spec.ndim == 2:
+            return _LEAST_NORMALISED
+    return 1
+
+
+def sizes(batch_size: int, least: int = 1) -> Iterator[int]:
+    """The sizes worth trying, largest first: the batch in 2, 3, 4, 6, 8, 12, ... parts, down to the least."""
     last = batch_size
     parts = 2
-    while last > 1:
-        size = -(-batch_size // parts)
+    while last > least:
+        size = max(least, -(-batch_size // parts))
         if size < last:
             yield size
             last = size

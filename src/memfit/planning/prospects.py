@@ -50,6 +50,7 @@ class Prospects:
         self.no_segments: str | None = None
         self._looked = False
         self._micro_fidelity, _ = micro_batches.fidelity(model)
+        self._least = micro_batches.least(model)
         self._can_micro_batch = micro_batches.why_not(model) is None
         stock = self._recorded_stock()
         self._inputs = _bytes(spec_of(model, job.data).batch(1))
@@ -107,7 +108,7 @@ class Prospects:
     def candidates(self, batch_size: int, allow: Fidelity = Fidelity.MODEL) -> list[Candidate]:
         """Every candidate for a batch that is allowed, the stock step first."""
         cut = self._can_micro_batch and self._micro_fidelity <= allow
-        sizes = list(micro_batches.sizes(batch_size)) if cut else []
+        sizes = list(micro_batches.sizes(batch_size, self._least)) if cut else []
         policy = self._policy if allow >= mixed_precision.FIDELITY else None
         return list(candidates(self.figures, batch_size, sizes, self._micro_fidelity, self.fronts, policy))
 

@@ -112,7 +112,9 @@ class Tightening:
         if micro_batches.why_not(self._model) is not None:
             return None
         now = min(settings.micro_batch or samples, samples)
-        sizes = [size for size in micro_batches.sizes(samples) if size < now]
+        sizes = [
+            size for size in micro_batches.sizes(samples, micro_batches.least(self._model)) if size < now
+        ]
         if not sizes:
             return None
         fitting = [size for size in sizes if size <= part * now]
