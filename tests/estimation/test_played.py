@@ -1,5 +1,7 @@
 """What of a recorded script is replayed at a batch size."""
 
+from dataclasses import replace
+
 import pytest
 
 from memfit.estimation.allocations import Allocation, Script
@@ -26,20 +28,14 @@ def _script(steps: list[list[tuple[float, float]]]) -> Script:
     )
 
 
-def test_small_buffers_of_a_step_are_not_replayed_and_large_ones_are():
+def test_a_step_is_replayed_whole_because_small_buffers_break_gaps():
     script = _script([[(0, MIB), (256, 0), (256, 0)]] * 6)
     played = Played(script, 8)
-    assert played.step(0).codes == [0, -1]
-    assert played.step(1).codes == [3, -4]
-    assert played.step(1).positions == [6, 9]
+    assert played.step(1).codes == [3, 4, 5, -4, -5, -6]
+    assert played.step(1).positions == [6, 7, 8, 9, 10, 11]
 
 
-def test_small_buffers_that_are_much_together_are_replayed():
-    script = _script([[(0, 1024)] * 500] * 6)
-    assert len(Played(script, 8).step(2).codes) == 1000
-
-
-def test_a_buffer_that_outlives_its_step_is_replayed_however_small():
+def test_a_buffer_that_outlives_its_step_dies_in_a_later_one():
     script = _script([[(0, MIB), (256, 0)]] * 2)
     second = script.order[4:]
     outliving = Script(
@@ -67,3 +63,35 @@ def test_the_runs_hold_the_steps_that_ask_for_most_at_the_batch_in_question(batc
     (one,) = Played(script, batch).runs(most=1)
     assert len(one) == 5
     assert highest in one
+
+
+def test_an_update_frees_the_buffer_of_the_variable_it_moves_whatever_steps_are_replayed():
+    # Two variables of a size lie at either end of a gap; each step moves the first one and frees its old buffer.
+    size = (MIB, 0, 0)
+    allocations = tuple(Allocation("op", "", "weights", "", "", size, 0, None) for _ in range(4))
+    script = Script(
+        allocations,
+        2,
+        frozenset(),
+        (),
+        order=(2, -1, 3, -3),
+        ends=(0, 2, 4),
+        threads=(0,) * 4,
+        holds=(2, 1, 2, 2),
+    )
+    replay = Replay(Played(script, 1))
+    second = replay.kept[MIB][1]
+    replay.step(0)
+    moved = replay.kept[MIB][2]
+    for _ in range(3):  # the second recorded step, again and again
+        replay.step(1)
+        assert replay.kept[MIB][1] is second
+        assert replay.kept[MIB][2] is not moved
+        moved = replay.kept[MIB][2]
+
+
+def test_each_run_begins_with_one_of_the_first_steps():
+    script = replace(_script([[(0, MIB)]] * 8), first_steps=2)
+    runs = Played(script, 1).runs(most=4)
+    assert {run[0] for run in runs} == {0, 1}
+    assert {step for run in runs for step in run[1:]} == {2, 3, 4, 5, 6, 7}

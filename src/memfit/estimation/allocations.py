@@ -2,11 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
+from memfit.estimation.bfc import rounded
 from memfit.estimation.compiled import Compiled
+from memfit.estimation.dependencies import Dependencies, Inputs
+from memfit.estimation.holding import Holding, made_anew
 from memfit.estimation.naming import Names
 from memfit.estimation.recorded import FOLDED, Recording, Step
 from memfit.estimation.sizes import Asker, Bytes, askers, size_of, sizes_by_asker
@@ -18,6 +21,10 @@ STEPS = 5
 KEPT_EVENTS = 120_000
 # `ConstantFoldingOptions::max_constant_size_in_bytes` of TensorFlow's runtime.
 _LARGEST_CONSTANT = 10 * 2**20
+# The region type of what an op uses for itself.
+_TEMPORARY = "temp"
+# What TensorFlow knows a variable by.
+_HANDLE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,11 @@ class Script:
         one_piece: How many variables there are when all that is left of the memory is taken as one region; None
             where it is not.
         kept_constants: How many of those before the first step are constants.
+        first_steps: How many of the steps are a run's first.
+        holds: Whose value every allocation holds, as the number of an allocation: an op that moves a variable to a
+            new buffer moves the same one in every step. Empty where none is moved.
+        inputs: What every op waits for, where that is known.
+        temporary: Which allocations an op uses for itself, and no other reads.
     """
 
     allocations: tuple[Allocation, ...]
@@ -76,6 +88,10 @@ class Script:
     threads: tuple[int, ...]
     one_piece: int | None = None
     kept_constants: int = 0
+    first_steps: int = 1
+    holds: tuple[int, ...] = ()
+    inputs: Inputs = field(default_factory=dict)
+    temporary: frozenset[int] = frozenset()
 
     @property
     def variables(self) -> int:
@@ -93,7 +109,7 @@ class Script:
 
     def make_arrays(self) -> None:
         """Makes what every batch size needs, so that the first one asked about takes no longer than the next."""
-        self.sizes(1), self.brief, self.signs
+        self.sizes(1), self.brief, self.signs, self.laying_out, self.values
 
     @cached_property
     def codes(self) -> Any:
@@ -123,6 +139,47 @@ class Script:
         born[self.indices[births]] = steps[births]
         died[self.indices[~births]] = steps[~births]
         return (born == died) & (born > 0)
+
+    @cached_property
+    def laying_out(self) -> tuple[list[int], list[int], list[int]]:
+        """How Keras makes the variables: births and deaths, the bytes of each, and where each variable's begin.
+
+        The first of these are the variables. Small as the others are, it is them that open the first region, and
+        they leave gaps.
+        """
+        sizes = [allocation.bytes(1) for allocation in self.allocations[: self.variables]]
+        codes: list[int] = []
+
+        def make(size: int) -> int:
+            sizes.append(size)
+            codes.append(len(sizes) - 1)
+            return codes[-1]
+
+        begins = []
+        for index in range(self.variables):
+            begins.append(len(codes))
+            if index in self.random:
+                # A seed, the generator's key and counter; the value is drawn, scaled and shifted, each into a
+                # buffer of its own.
+                seed, key, counter, drawn = (make(size) for size in (8, 8, 16, sizes[index]))
+                scale, scaled = make(4), make(sizes[index])
+                codes += [-1 - scale, index]
+                codes += [-1 - other for other in (scaled, key, counter, drawn, seed)]
+            else:
+                value = make(4)
+                codes += [index, -1 - value]
+            make(_HANDLE)
+        return codes, [rounded(size) for size in sizes], [*begins, len(codes)]
+
+    @cached_property
+    def values(self) -> tuple[int, ...]:
+        """For every allocation whose value it holds."""
+        return self.holds or tuple(range(len(self.allocations)))
+
+    @cached_property
+    def dependencies(self) -> Dependencies:
+        """Which ops must wait for which."""
+        return Dependencies(self.inputs, [allocation.op for allocation in self.allocations])
 
     @cached_property
     def windows(self) -> list[int]:
@@ -182,6 +239,8 @@ def script_of(recording: Recording, *optimizers: str) -> Script:
                 (event.op, layer_of(event.op), "workspace", "", event.shape, sizes[asker], len(found))
             )
     before = len(found)
+    holding = Holding()
+    temporary: list[int] = []
 
     def born(event: Event, polynomial: Bytes, kind: str) -> None:
         alive[event.address] = len(found)
@@ -191,24 +250,33 @@ def script_of(recording: Recording, *optimizers: str) -> Script:
             (event.op, layer_of(event.op), kind, phase_of(event.op), event.shape, polynomial, len(order))
         )
 
-    for event in recording.start:
+    for event in recording.starts[0]:
         if not event.freed:
             born(event, (event.requested, 0, 0), "optimizer state")
         elif event.address in alive:
             order.append(-1 - alive.pop(event.address))
             threads.append(event.thread)
     ends = [len(order)]
-    for step in steps:
+    state = range(before, len(found))
+    for number, step in enumerate(steps):
+        if 0 < number < len(recording.starts):
+            made_anew(recording.starts[number], state, alive)
         outliving = _outliving(step.events)
         who: dict[int, Asker] = {id(event): asker for event, asker in askers(step.events, step.batch)}
+        holding.begin_step()
         for event in step.events:
             if not event.freed:
+                if id(event) in outliving:
+                    holding.born(len(found), event)
+                elif event.region == _TEMPORARY:
+                    temporary.append(len(found))
                 kind = names.kind(event.op, event.region, outlives_step=id(event) in outliving)
                 born(event, size_of(event, who[id(event)], step.batch, sizes, recording.shapes), kind)
                 continue
             index = alive.pop(event.address, None)
             if index is None and waiting[event.requested]:
                 index = waiting[event.requested].pop()
+                holding.died(index, event)
             if index is not None:
                 order.append(-1 - index)
                 threads.append(event.thread)
@@ -224,6 +292,10 @@ def script_of(recording: Recording, *optimizers: str) -> Script:
         tuple(ends),
         tuple(threads),
         kept_constants=before - len(recording.variables),
+        first_steps=len(recording.starts),
+        holds=holding.of_all(len(found)),
+        inputs=recording.inputs,
+        temporary=frozenset(temporary),
     )
     script.make_arrays()
     return script

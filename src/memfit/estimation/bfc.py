@@ -6,7 +6,7 @@ it is at least twice the request or 128 MiB larger, neighbours merged when freed
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _ROUNDING = 256
@@ -73,7 +73,8 @@ class BFC:
         codes: Iterable[int],
         sizes: Sequence[int],
         held: list[Chunk | None],
-        kept: dict[int, list[Chunk]],
+        kept: Mapping[int, dict[int, Chunk]],
+        holds: Sequence[int] = (),
     ) -> tuple[int, int]:
         """Serves births (n) and deaths (-1 - n) in a row, all in one loop because there are ten thousands.
 
@@ -81,8 +82,9 @@ class BFC:
             codes: Births and deaths.
             sizes: Bytes that allocation n asks for, as `rounded`.
             held: The chunk of allocation n, or None; changed.
-            kept: Chunks from before, by the bytes asked for; one of them is taken back where an allocation dies
-                that is not held. Changed.
+            kept: Chunks from before, by the bytes asked for and by whose value they hold; one of them is taken back
+                where an allocation dies that is not held. Changed.
+            holds: Whose value allocation n holds.
 
         Returns:
             The largest `in_use` on the way, and how many codes came before it.
@@ -127,7 +129,7 @@ class BFC:
                 others = kept.get(sizes[code])
                 if not others:
                     continue
-                taken = others.pop()
+                taken = others.pop(holds[code], None) or others.popitem()[1]
             held[code] = None
             chunk = taken
             in_use -= chunk[SIZE]

@@ -1,7 +1,9 @@
 """What becomes of the recorded steps under a cap, where a thread that finds no room waits for the others."""
 
+from collections.abc import Callable
+
 from memfit.estimation.bfc import OutOfMemory
-from memfit.estimation.played import Played
+from memfit.estimation.played import Played, PlayedStep
 from memfit.estimation.replay import Replay
 
 # Each run is replayed for every cap that is tried.
@@ -11,8 +13,8 @@ _RUNS = 8
 def completes(played: Played, limit: int) -> bool:
     """Whether some runs of the recorded steps fit under a limit, with the allocator's regions, gaps and waiting.
 
-    TensorFlow's allocator does not fail at once: the thread sleeps until another one frees something. What the
-    others do meanwhile is what they did while the op ran that wants the memory: that cannot depend on its result.
+    TensorFlow's allocator does not fail at once: the thread sleeps until another one frees something. The others
+    meanwhile go on with whatever does not need its op's result.
     """
     return all(_peak(played, limit, run) is not None for run in played.runs(_RUNS))
 
@@ -30,49 +32,112 @@ def peak_under(played: Played, limit: int) -> int | None:
 def _peak(played: Played, limit: int, run: tuple[int, ...]) -> int | None:
     try:
         replay = Replay(played, limit)
+        replay.allocator.peak = replay.allocator.in_use
+        for number in run:
+            step = played.step(number)
+            _Threads(replay, step).run()
+            replay.keep(step.outliving)
     except OutOfMemory:
         return None
-    replay.allocator.peak = replay.allocator.in_use
-    for number in run:
-        step = played.step(number)
-        codes, positions = step.codes, step.positions
-        while positions:
-            try:
-                replay.serve(codes)
-                break
-            except OutOfMemory as stop:
-                position, *positions = positions[stop.args[0] :]
-            done = _after_waiting(replay, position, positions)
-            if done is None:
-                return None
-            positions = [other for other in positions if other not in done]
-            codes = [played.script.order[position] for position in positions]
-        replay.keep(step.outliving)
     return replay.allocator.peak
 
 
-def _after_waiting(replay: Replay, position: int, following: list[int]) -> set[int] | None:
-    """Lets the other threads go on until the request at `position` can be served.
+class _Threads:
+    """A step under a cap: its births and deaths in the recorded order, but for threads that wait.
 
-    Returns:
-        What they did meanwhile; None if it can never be served.
+    Args:
+        replay: The run up to here.
+        step: The step.
     """
-    script = replay.played.script
-    order, threads = script.order, script.threads
-    done: set[int] = set()
-    for other in following:
-        if other >= script.windows[position]:
-            return None
-        if threads[other] == threads[position]:
-            continue
-        code = order[other]
+
+    def __init__(self, replay: Replay, step: PlayedStep) -> None:
+        script = replay.played.script
+        self._replay = replay
+        self._script = script
+        self._left = step.positions
+        self._waiting: dict[int, Callable[[int], bool]] = {}  # what others may do meanwhile, by position
+        self._workers = len({script.threads[place] for place in step.positions})
+
+    def run(self) -> None:
+        """Goes through the step.
+
+        Raises:
+            OutOfMemory: If all threads wait.
+        """
+        order = self._script.order
+        codes = None
+        while self._left:
+            if self._waiting:
+                self._go_on()
+                codes = None
+                continue
+            try:
+                self._replay.serve(codes or [order[place] for place in self._left])
+                return
+            except OutOfMemory as stop:
+                place, *self._left = self._left[stop.args[0] :]
+                self._wait(place)
+
+    def _go_on(self) -> None:
+        """Lets the threads that do not wait go on, until one that waits gets its memory.
+
+        A thread that frees something asks for the next op's memory before one that sleeps has woken up.
+        """
+        order, serve = self._script.order, self._replay.serve
+        done: set[int] = set()
+        freed = False
         try:
-            replay.serve((code,))
-            done.add(other)
-            if code < 0:
-                replay.serve((order[position],))
-                return done
-        except OutOfMemory:
-            if code >= 0:
-                return None
-    return None
+            for place in self._left:
+                if not all(may(place) for may in self._waiting.values()):
+                    continue
+                if order[place] < 0 and freed and self._wake():
+                    return
+                freed = order[place] < 0
+                try:
+                    serve((order[place],))
+                except OutOfMemory:
+                    if self._wake():
+                        return
+                    self._wait(place)
+                done.add(place)
+            if not self._wake():
+                raise OutOfMemory
+        finally:
+            self._left = [place for place in self._left if place not in done]
+
+    def _wake(self) -> bool:
+        """Serves one of the requests that wait, if there is room for it."""
+        for place in self._waiting:
+            try:
+                self._replay.serve((self._script.order[place],))
+            except OutOfMemory:
+                continue
+            del self._waiting[place]
+            return True
+        return False
+
+    def _wait(self, place: int) -> None:
+        self._waiting[place] = self._meanwhile(place)
+        if len(self._waiting) >= max(2, self._workers):
+            raise OutOfMemory
+
+    def _meanwhile(self, waiting: int) -> Callable[[int], bool]:
+        """What others may do while the request at a position waits.
+
+        They did some of it while its op ran, so that cannot depend on its result; what comes after the op in the
+        step's graph does. What that has yet to read stays.
+        """
+        script, known = self._script, self._script.dependencies
+        window, thread = script.windows[waiting], script.threads[waiting]
+        blocked = known.after[script.order[waiting]]
+
+        def may(place: int) -> bool:
+            if waiting < place < window and script.threads[place] != thread:
+                return True
+            code = script.order[place]
+            index = code if code >= 0 else -1 - code
+            if not blocked or not known.bits[index] or known.bits[index] & blocked:
+                return False
+            return code >= 0 or index in script.temporary or not known.readers[index] & blocked
+
+        return may

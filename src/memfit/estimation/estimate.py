@@ -10,7 +10,7 @@ from typing import Any
 
 from memfit.budgets.errors import InvalidInput
 from memfit.budgets.size import Size
-from memfit.estimation.allocations import STEPS, Allocation, Script
+from memfit.estimation.allocations import Allocation, Script
 from memfit.estimation.capped import completes, peak_under
 from memfit.estimation.gpus import GPU
 from memfit.estimation.naming import KINDS
@@ -21,8 +21,6 @@ from memfit.tables import table
 _MIB = 2**20
 # What a prediction may be off: the orders that were recorded are not all there are.
 _PREDICTION_ERROR = 0.05
-# Where gaps fall differs from run to run: a limit is taken to do where this part of it does, too.
-_LUCK = 0.97
 
 
 @dataclass(frozen=True)
@@ -82,14 +80,8 @@ class Estimate:
         It is the mean over such runs. One step of a run is the first, in which the optimizer's slots leave the
         buffer they share.
         """
-        first = [run[0].bytes for run in self.replayed]
-        later = [peak.bytes for run in self.replayed for peak in run[1:]] or first
-        mean = lower = 0.0
-        for size in sorted({*first, *later}):
-            not_above = _part(first, size) * _part(later, size) ** (STEPS - 1)
-            mean += size * (not_above - lower)
-            lower = not_above
-        return Size(round(mean))
+        highest = [max(step.bytes for step in run) for run in self.replayed]
+        return Size(sum(highest) // len(highest))
 
     @cached_property
     def at_peak(self) -> Peak:
@@ -115,20 +107,12 @@ class Estimate:
     def _smallest_cap(self, least: int) -> int:
         """The smallest limit in MiB, from `least` on, under which all replayed steps complete."""
         low, high = least - 1, least
-        while not self._completes(high * _MIB):
+        while not completes(self.played, high * _MIB):
             low, high = high, high + max(1, high // 32)
         while high - low > max(1, high // 256):
             middle = (low + high) // 2
-            low, high = (low, middle) if self._completes(middle * _MIB) else (middle, high)
+            low, high = (low, middle) if completes(self.played, middle * _MIB) else (middle, high)
         return high
-
-    def _completes(self, limit: int) -> bool:
-        """Whether the replayed steps complete under a limit, and under one a little smaller: by more than luck."""
-        return all(completes(self._whole, int(part * limit)) for part in (1, _LUCK))
-
-    @cached_property
-    def _whole(self) -> Played:
-        return Played(self.script, self.batch_size, whole=True)
 
     @property
     def margin(self) -> float:
@@ -215,11 +199,11 @@ class Estimate:
         """Whether the phase fits into `memory`, with the margin it needs."""
         available = Size(memory) - self._guessed
         enough = available >= (1 + self._error) * self.peak
-        return enough and self._completes(available)
+        return enough and completes(self.played, available)
 
     def peak_in(self, memory: int | str) -> Size:
         """Returns the peak where there is only so much, with gaps that are used too; `peak` if it does not fit."""
-        return Size(peak_under(self._whole, Size(memory)) or self.peak)
+        return Size(peak_under(self.played, Size(memory)) or self.peak)
 
     def max_batch(self, memory: int | str) -> int:
         """Returns the largest batch size that fits into `memory` with its margin, 0 if none does."""
@@ -295,8 +279,3 @@ class Estimate:
                 -3, f"of that, {Size(self._guessed)} is a guess for {self.device.name}'s kernel workspace"
             )
         return "\n".join(lines)
-
-
-def _part(peaks: list[int], size: int) -> float:
-    """The part of the peaks that are not above a size."""
-    return sum(peak <= size for peak in peaks) / len(peaks)

@@ -35,25 +35,27 @@ class Recording:
         phase: "train", "validate" or "predict".
         variables: What is there before the first step.
         folded: For each batch size whose step was traced for it, the constants that TensorFlow keeps.
-        start: Events of making the optimizer's state.
+        starts: Events of making the optimizer's state, before each first step.
         smaller: A step of each smaller batch, which only gives sizes.
-        steps: Steps in a row at the largest batch, whose orders are replayed.
+        steps: Steps in a row at the largest batch, whose orders are replayed; as many as `starts` are first steps.
         compiled: A step as XLA would have it at the batch size asked about, which was compiled and not run.
         layers: Names of the model's layers, nested ones included.
         shapes: Shapes of the trainable variables, as text: a gradient has one of them.
         seconds: Time per op name in a step of the largest batch.
+        inputs: What every op of the step waits for, by name; empty where XLA compiles the step.
     """
 
     phase: str
     variables: tuple[Variable, ...]
     folded: tuple[Step, ...]
-    start: tuple[Event, ...]
+    starts: tuple[tuple[Event, ...], ...]
     smaller: tuple[Step, ...]
     steps: tuple[Step, ...]
     compiled: tuple[Compiled, ...]
     layers: tuple[str, ...]
     shapes: frozenset[str]
     seconds: dict[str, float]
+    inputs: dict[str, tuple[str, ...]]
 
     @property
     def batches(self) -> tuple[int, ...]:

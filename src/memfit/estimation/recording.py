@@ -5,11 +5,12 @@ import gc
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from memfit.estimation.allocations import KEPT_EVENTS
+from memfit.estimation.allocations import KEPT_EVENTS, STEPS
 from memfit.estimation.compiled import bytes_per_sample, compiled_for
+from memfit.estimation.dependencies import inputs_of
 from memfit.estimation.keras_step import batch_of, body_of, build, layers_of, share_slots, step_of
 from memfit.estimation.optimizers import optimizers_of
 from memfit.estimation.private_apis import know_own_variables
@@ -80,12 +81,13 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
         _settle(step, data)
     most = KEPT_EVENTS // max(1, len(first.steps[-1])) if smaller else _STEPS.stop - 1
     with traced() as trace:
-        for optimizer in fresh:
-            if optimizer.built:
-                share_slots(optimizer)
         mark()
-        count = _in_a_row(step, data, seconds, most)
-    steps = tuple(Step(largest, _fed(events, spec, largest)) for events in trace.steps[-count:])
+        firsts, count = _in_a_row(step, data, seconds, most, fresh)
+    # What comes before a first step is the making of the optimizer's state.
+    first_steps = range(2, 2 * firsts + 1, 2)
+    later_steps = range(len(trace.steps) - (count - firsts), len(trace.steps))
+    recorded = [*first_steps, *later_steps]
+    steps = tuple(Step(largest, _fed(trace.steps[number], spec, largest)) for number in recorded)
     compiled = (
         (compiled_for(body_of(model, phase), spec, steps[-1].events, largest, target),)
         if model.jit_compile
@@ -95,7 +97,7 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
         phase=phase,
         variables=tuple(_variables(model, [optimizer for optimizer in optimizers if optimizer not in fresh])),
         folded=tuple(Step(batch, _folded(events)) for batch, events in zip(known, first.steps, strict=False)),
-        start=trace.steps[0],
+        starts=tuple(trace.steps[number - 1] for number in first_steps),
         smaller=tuple(
             Step(batch, _fed(events, spec, batch))
             for batch, events in zip(smaller, first.steps[len(known) :], strict=True)
@@ -104,7 +106,8 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
         compiled=compiled,
         layers=tuple(layer.name for layer in layers_of(model)),
         shapes=frozenset(_shape_text(v.shape) for v in model.trainable_variables),
-        seconds=_mean(trace.seconds[-count:]),
+        seconds=_mean([trace.seconds[number] for number in recorded]),
+        inputs={} if model.jit_compile else inputs_of(step, data),
     )
 
 
@@ -174,16 +177,31 @@ def _smaller(
     return batches[:-1]
 
 
-def _in_a_row(step: Callable[[Batch], Any], data: Batch, seconds: float, most: int) -> int:
-    """Runs steps as often as the time allows, `most` times at most, and returns how often that was."""
+def _in_a_row(
+    step: Callable[[Batch], Any], data: Batch, seconds: float, most: int, fresh: Sequence[Any]
+) -> tuple[int, int]:
+    """Runs steps as often as the time allows, `most` times at most; returns how many are first steps, and all.
+
+    With optimizers that are fresh, one in so many has their state made anew before it, as in a run's first step: the
+    gaps that it leaves stay for the whole run, and differ from run to run, too.
+    """
     begin = time.monotonic()
     most = min(most, _STEPS.stop - 1)
-    count = 0
+    firsts = count = 0
+    wanted = 1
     while count < _STEPS.start or (count < most and time.monotonic() - begin < seconds):
+        if firsts < wanted:
+            for optimizer in fresh:
+                if optimizer.built:
+                    share_slots(optimizer)
+            mark()
+            firsts += 1
         step(data)
         mark()
         count += 1
-    return count
+        if count == 1 and fresh:
+            wanted = max(1, int(min(most, seconds / (time.monotonic() - begin))) // STEPS)
+    return firsts, count
 
 
 def _mean(steps: list[dict[str, float]]) -> dict[str, float]:

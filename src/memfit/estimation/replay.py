@@ -13,8 +13,6 @@ from memfit.estimation.allocations import Allocation
 from memfit.estimation.bfc import BFC, OWNER, SIZE, Chunk, OutOfMemory
 from memfit.estimation.played import Played
 
-# What TensorFlow knows a variable by.
-_HANDLE = 200
 # More than any step takes, and less than the model of the allocator has addresses for.
 _WITHOUT_LIMIT = 2**44
 
@@ -47,40 +45,27 @@ class Replay:
         played: What is replayed.
         allocator: The model of the allocator.
         held: The chunk of each allocation born in the step that is on, or None.
-        kept: The living chunks of what was there before it, by the bytes asked for.
+        kept: The living chunks of what was there before it, by the bytes asked for and whose value they hold.
     """
 
     def __init__(self, played: Played, limit: int = 2**62) -> None:
         self.played = played
         self.allocator = BFC(limit)
         self.held: list[Chunk | None] = [None] * len(played.sizes)
-        self.kept: dict[int, list[Chunk]] = defaultdict(list)
+        self.kept: dict[int, dict[int, Chunk]] = defaultdict(dict)
         self._prepare()
 
     def _prepare(self) -> None:
         """Lays out what is there before the first step, in the order and with the gaps that Keras leaves."""
-        script, allocate, release = self.played.script, self.allocator.allocate, self.allocator.release
-        for index in range(script.variables):
-            if index == script.one_piece:
-                self._take_in_one_piece()
-            if index in script.random:
-                # A seed, the generator's key and counter; the value is drawn, scaled and shifted, each into a
-                # buffer of its own. Small as the others are, it is them that open the first region.
-                size = self.played.sizes[index]
-                seed, key, counter, drawn = (allocate(bytes_) for bytes_ in (8, 8, 16, size))
-                scale = allocate(4)
-                scaled = allocate(size)
-                release(scale)
-                self.serve((index,))
-                for chunk in (scaled, key, counter, drawn, seed):
-                    release(chunk)
-            else:
-                value = allocate(4)
-                self.serve((index,))
-                release(value)
-            allocate(_HANDLE)
-        if script.variables == script.one_piece:
+        script = self.played.script
+        codes, sizes, begins = script.laying_out
+        made: list[Chunk | None] = [None] * len(sizes)
+        taken = len(codes) if script.one_piece is None else begins[script.one_piece]
+        self.allocator.serve(codes[:taken], sizes, made, {})
+        if script.one_piece is not None:
             self._take_in_one_piece()
+        self.allocator.serve(codes[taken:], sizes, made, {})
+        self.held[: script.variables] = made[: script.variables]
         start = script.order[: script.ends[0]]
         self.serve(start)
         # TensorFlow sets up the step's ops, and so its constants, when the optimizer has its state.
@@ -97,14 +82,16 @@ class Replay:
 
     def serve(self, codes: Iterable[int]) -> tuple[int, int]:
         """Serves births and deaths; returns the largest bytes in use and how many codes came before."""
-        return self.allocator.serve(codes, self.played.sizes, self.held, self.kept)
+        return self.allocator.serve(codes, self.played.sizes, self.held, self.kept, self.played.script.values)
 
     def keep(self, indices: Iterable[int]) -> None:
         """Ends a step: what it leaves behind may die in any later one."""
+        holds = self.played.script.values
         for index in indices:
             chunk = self.held[index]
             if chunk is not None:
-                self.kept[self.played.sizes[index]].append(chunk)
+                kept = self.kept[self.played.sizes[index]]
+                kept[holds[index] if holds[index] not in kept else -1 - index] = chunk
                 self.held[index] = None
 
     def step(self, number: int) -> tuple[int, int]:
@@ -116,7 +103,7 @@ class Replay:
 
     def living(self) -> Iterator[tuple[int, int]]:
         """Yields the number of every living allocation and the bytes it occupies."""
-        for chunk in chain(*self.kept.values(), self.held):
+        for chunk in chain(*(kept.values() for kept in self.kept.values()), self.held):
             if chunk is not None:
                 yield chunk[OWNER], chunk[SIZE]
 
@@ -165,14 +152,17 @@ def course(played: Played, run: tuple[int, ...]) -> list[Counter[str]]:
     for number in before:
         replay.step(number)
     allocations, asked, sizes = played.script.allocations, played.asked, played.sizes
+    holds = played.script.values
     sums: Counter[str] = Counter()
     for index, _ in replay.living():
         sums[allocations[index].kind] += asked[index]
     found = []
     for code in played.step(last).codes:
         if code < 0:
-            kept = replay.kept.get(sizes[-1 - code])
-            dying = replay.held[-1 - code] or (kept[-1] if kept else None)
+            kept = replay.kept.get(sizes[-1 - code]) or {}
+            dying = (
+                replay.held[-1 - code] or kept.get(holds[-1 - code]) or next(reversed(kept.values()), None)
+            )
             if dying is not None:
                 sums[allocations[dying[OWNER]].kind] -= asked[dying[OWNER]]
         else:
