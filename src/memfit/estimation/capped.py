@@ -8,15 +8,21 @@ from memfit.estimation.replay import Replay
 
 # Each run is replayed for every cap that is tried.
 _RUNS = 8
+# Part of the memory that TensorFlow holds and no recording shows: constants of the batch in question, eager values
+# (2 of 450 MiB for a MobileNetV2). It moves all that comes after it, and where gaps fall hangs on that: with 445,
+# 450, 454, 460 and 470 MiB 8, 5, 8, 4 and 8 of 8 runs were replayed to their end.
+_UNSEEN = 0.01
 
 
 def completes(played: Played, limit: int) -> bool:
     """Whether some runs of the recorded steps fit under a limit, with the allocator's regions, gaps and waiting.
 
     TensorFlow's allocator does not fail at once: the thread sleeps until another one frees something. The others
-    meanwhile go on with whatever does not need its op's result.
+    meanwhile go on with whatever does not need its op's result. The runs have the limit, or up to 1% less.
     """
-    return all(_peak(played, limit, run) is not None for run in played.runs(_RUNS))
+    runs = played.runs(_RUNS)
+    limits = (int(limit * (1 - _UNSEEN * number / len(runs))) for number in range(len(runs)))
+    return all(_peak(played, *pair) is not None for pair in zip(limits, runs, strict=True))
 
 
 def peak_under(played: Played, limit: int) -> int | None:

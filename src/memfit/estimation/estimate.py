@@ -19,8 +19,10 @@ from memfit.estimation.replay import Moment, Peak, moment, peaks
 from memfit.tables import table
 
 _MIB = 2**20
-# What a prediction may be off: the orders that were recorded are not all there are.
+# What a prediction may be off: the orders that were recorded are not all there are. A step that XLA has compiled is
+# one op, which asks for the same in every step.
 _PREDICTION_ERROR = 0.05
+_COMPILED_ERROR = 0.03
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Estimate:
 
     @property
     def _error(self) -> float:
-        return _PREDICTION_ERROR + self.doubt
+        return (_PREDICTION_ERROR if self.script.inputs else _COMPILED_ERROR) + self.doubt
 
     def _smallest_cap(self, least: int) -> int:
         """The smallest limit in MiB, from `least` on, under which all replayed steps complete."""
