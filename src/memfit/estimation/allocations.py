@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
-from memfit.estimation.bfc import rounded
 from memfit.estimation.compiled import Compiled
 from memfit.estimation.dependencies import Dependencies, Inputs
 from memfit.estimation.holding import Holding, made_anew
+from memfit.estimation.laying_out import LayingOut, laying_out
 from memfit.estimation.naming import Names
 from memfit.estimation.recorded import FOLDED, Recording, Step
 from memfit.estimation.sizes import Asker, Bytes, askers, size_of, sizes_by_asker
@@ -23,8 +23,6 @@ KEPT_EVENTS = 120_000
 _LARGEST_CONSTANT = 10 * 2**20
 # The region type of what an op uses for itself.
 _TEMPORARY = "temp"
-# What TensorFlow knows a variable by.
-_HANDLE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +75,7 @@ class Script:
             new buffer moves the same one in every step. Empty where none is moved.
         inputs: What every op waits for, where that is known.
         temporary: Which allocations an op uses for itself, and no other reads.
+        compiled: Whether XLA has compiled the step.
     """
 
     allocations: tuple[Allocation, ...]
@@ -92,6 +91,7 @@ class Script:
     holds: tuple[int, ...] = ()
     inputs: Inputs = field(default_factory=dict)
     temporary: frozenset[int] = frozenset()
+    compiled: bool = False
 
     @property
     def variables(self) -> int:
@@ -141,35 +141,11 @@ class Script:
         return (born == died) & (born > 0)
 
     @cached_property
-    def laying_out(self) -> tuple[list[int], list[int], list[int]]:
-        """How Keras makes the variables: births and deaths, the bytes of each, and where each variable's begin.
-
-        The first of these are the variables. Small as the others are, it is them that open the first region, and
-        they leave gaps.
-        """
-        sizes = [allocation.bytes(1) for allocation in self.allocations[: self.variables]]
-        codes: list[int] = []
-
-        def make(size: int) -> int:
-            sizes.append(size)
-            codes.append(len(sizes) - 1)
-            return codes[-1]
-
-        begins = []
-        for index in range(self.variables):
-            begins.append(len(codes))
-            if index in self.random:
-                # A seed, the generator's key and counter; the value is drawn, scaled and shifted, each into a
-                # buffer of its own.
-                seed, key, counter, drawn = (make(size) for size in (8, 8, 16, sizes[index]))
-                scale, scaled = make(4), make(sizes[index])
-                codes += [-1 - scale, index]
-                codes += [-1 - other for other in (scaled, key, counter, drawn, seed)]
-            else:
-                value = make(4)
-                codes += [index, -1 - value]
-            make(_HANDLE)
-        return codes, [rounded(size) for size in sizes], [*begins, len(codes)]
+    def laying_out(self) -> LayingOut:
+        """How Keras makes the variables."""
+        return laying_out(
+            [allocation.bytes(1) for allocation in self.allocations[: self.variables]], self.random
+        )
 
     @cached_property
     def values(self) -> tuple[int, ...]:
@@ -296,6 +272,7 @@ def script_of(recording: Recording, *optimizers: str) -> Script:
         holds=holding.of_all(len(found)),
         inputs=recording.inputs,
         temporary=frozenset(temporary),
+        compiled=bool(recording.compiled),
     )
     script.make_arrays()
     return script

@@ -9,7 +9,12 @@ Inputs = Mapping[str, tuple[str, ...]]
 
 
 def inputs_of(step: Any, data: Any) -> dict[str, tuple[str, ...]]:
-    """Returns what every op of a traced step waits for, before TensorFlow optimises it: most names stay."""
+    """Returns what every op of a traced step waits for, before TensorFlow optimises it: most names stay.
+
+    Nothing where the step runs eagerly, one op after the other.
+    """
+    if not hasattr(step, "get_concrete_function"):
+        return {}
     definition = step.get_concrete_function(data).graph.as_graph_def()
     return {
         node.name: tuple(dict.fromkeys(name.lstrip("^").partition(":")[0] for name in node.input))

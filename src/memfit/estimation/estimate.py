@@ -104,7 +104,7 @@ class Estimate:
 
     @property
     def _error(self) -> float:
-        return (_PREDICTION_ERROR if self.script.inputs else _COMPILED_ERROR) + self.doubt
+        return (_COMPILED_ERROR if self.script.compiled else _PREDICTION_ERROR) + self.doubt
 
     def _smallest_cap(self, least: int) -> int:
         """The smallest limit in MiB, from `least` on, under which all replayed steps complete."""

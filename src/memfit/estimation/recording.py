@@ -182,8 +182,8 @@ def _in_a_row(
 ) -> tuple[int, int]:
     """Runs steps as often as the time allows, `most` times at most; returns how many are first steps, and all.
 
-    With optimizers that are fresh, one in so many has their state made anew before it, as in a run's first step: the
-    gaps that it leaves stay for the whole run, and differ from run to run, too.
+    With fresh optimizers, one in so many has their state made anew before it, as in a run's first step: the gaps
+    that it leaves stay for the whole run, and differ from run to run, too.
     """
     begin = time.monotonic()
     most = min(most, _STEPS.stop - 1)

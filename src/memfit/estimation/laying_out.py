@@ -1,0 +1,53 @@
+"""How Keras makes a model's variables, with the gaps that leaves."""
+
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+from memfit.estimation.bfc import rounded
+
+# What TensorFlow knows a variable by.
+_HANDLE = 200
+
+
+class LayingOut(NamedTuple):
+    """Births (n) and deaths (-1 - n) while variables are made.
+
+    Attributes:
+        codes: The births and deaths.
+        sizes: The bytes of each allocation, as the allocator rounds them; the first are the variables.
+        begins: Where those of each variable begin, and where all end.
+    """
+
+    codes: list[int]
+    sizes: list[int]
+    begins: list[int]
+
+
+def laying_out(variables: Sequence[int], random: Set[int]) -> LayingOut:
+    """Returns how variables of so many bytes are made, those whose values are drawn at `random` with more buffers.
+
+    Small as the others are, it is them that open the first region.
+    """
+    sizes = list(variables)
+    codes: list[int] = []
+    begins: list[int] = []
+
+    def make(size: int) -> int:
+        sizes.append(size)
+        codes.append(len(sizes) - 1)
+        return codes[-1]
+
+    for index, size in enumerate(variables):
+        begins.append(len(codes))
+        if index in random:
+            # A seed, the generator's key and counter; the value is drawn, scaled and shifted, each into a buffer
+            # of its own.
+            seed, key, counter, drawn = (make(bytes_) for bytes_ in (8, 8, 16, size))
+            scale, scaled = make(4), make(size)
+            codes += [-1 - scale, index]
+            codes += [-1 - other for other in (scaled, key, counter, drawn, seed)]
+        else:
+            value = make(4)
+            codes += [index, -1 - value]
+        make(_HANDLE)
+    return LayingOut(codes, [rounded(size) for size in sizes], [*begins, len(codes)])
