@@ -52,7 +52,7 @@ def test_where_little_is_left_a_chunk_is_handed_out_whole_and_counts_whole() -> 
     order, size = (0, -1), 18 * MIB
     step = Allocation("op", "", "activations", "forward", "", (size, 0, 0), 0, 1)
     script = Script((step,), 0, frozenset(), (), order=order, ends=(0, 2), threads=(0, 0), one_piece=0)
-    played = Played(script, 1, whole=True)
+    played = Played(script, 1)
     assert peak_under(played, 256 * MIB) == size  # the piece is more than twice as large, and is cut
     assert size < peak_under(played, ARENA) <= ARENA
     assert peak_under(played, size) is None
