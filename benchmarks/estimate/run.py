@@ -26,7 +26,7 @@ def measured(position: int, batch: int) -> int:
     import tensorflow as tf
 
     model = CASES[position].model()
-    x, y, _ = spec_of(model).batch(batch)
+    x, y = spec_of(model).batch(batch)
     tf.config.experimental.reset_memory_stats("CPU:0")
     for _ in range(STEPS):
         model.train_on_batch(x, y)

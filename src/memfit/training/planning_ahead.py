@@ -142,10 +142,29 @@ def compute(model: Any, way: Way) -> None:
     if model.built and is_alone(model):
         model.optimizer.build(model.trainable_variables)  # as the guard does before the first step
     forward = as_it_is if way.segments is None else rematerialised(model, way.segments)
+    apply = None if model.jit_compile else _after_all_gradients(model)
     if way.in_parts:
         step = micro_batched_train_step(
-            model, lambda samples: (samples + PARTS_RECORDED - 1) // PARTS_RECORDED, forward
+            model, lambda samples: (samples + PARTS_RECORDED - 1) // PARTS_RECORDED, forward, apply
         )
     else:
-        step = whole_batch_train_step(model, forward)
+        step = whole_batch_train_step(model, forward, apply)
     object.__setattr__(model, "train_step", step)
+
+
+def _after_all_gradients(model: Any) -> Callable[[list[Any], list[Any]], None]:
+    """Updates the weights when all gradients are there, as the guard does, who keeps them on a shelf until then.
+
+    Keras's own step updates a weight as soon as it can, and has fewer gradients at once.
+    """
+    import tensorflow as tf
+
+    def apply(gradients: list[Any], weights: list[Any]) -> None:
+        there = [gradient for gradient in gradients if gradient is not None]
+        with tf.control_dependencies(tf.nest.flatten(there, expand_composites=True)):
+            kept = tf.nest.map_structure(
+                lambda part: None if part is None else tf.identity(part), gradients, expand_composites=True
+            )
+        model.optimizer.apply_gradients(zip(kept, weights, strict=True))
+
+    return apply
