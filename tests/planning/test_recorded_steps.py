@@ -97,13 +97,6 @@ def test_a_step_in_parts_is_recorded_with_two_of_them_of_which_one_waits() -> No
     assert steps.need(Way(None, True), 8) == 150 + 6 * 16 - INPUTS * 8
 
 
-def test_a_step_in_parts_needs_never_less_than_a_whole_pass_and_a_copy_of_the_gradients() -> None:
-    steps = _steps()
-    steps.add(Way(None, True), _line(100, 5), 8)
-    assert steps.need(Way(None, True), 8) == 180 + GRADIENTS
-    assert steps.margin(Way(None, True), 8) == 220 - (100 + 5 * 16 - INPUTS * 8)
-
-
 @pytest.mark.parametrize("bound", [0, 1, 2, 3, 37, 1000, LARGEST, 10**6])
 def test_the_largest_batch_is_found_to_within_two_per_cent(bound: int) -> None:
     asked: list[int] = []

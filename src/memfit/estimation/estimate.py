@@ -191,11 +191,12 @@ class Estimate:
         """Returns the estimate where what is left of the memory is taken as one region before the first step.
 
         Args:
-            before_the_optimizer: Whether the optimizer's state is only made after that.
+            before_the_optimizer: Whether the optimizer's state is only made after that, as sums of gradients are.
         """
-        variables = self.script.allocations[: self.script.variables]
-        there = [v for v in variables if not (before_the_optimizer and v.kind == "optimizer state")]
-        return replace(self, script=replace(self.script, one_piece=len(there)))
+        made_later = {"gradients", "optimizer state"} if before_the_optimizer else {"gradients"}
+        kinds = [variable.kind for variable in self.script.allocations[: self.script.variables]]
+        there = next((n for n, kind in enumerate(kinds) if kind in made_later), len(kinds))
+        return replace(self, script=replace(self.script, one_piece=there))
 
     def fits(self, memory: int | str) -> bool:
         """Whether the phase fits into `memory`, with the margin it needs."""

@@ -95,7 +95,10 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
     )
     return Recording(
         phase=phase,
-        variables=tuple(_variables(model, [optimizer for optimizer in optimizers if optimizer not in fresh])),
+        variables=(
+            *_variables(model, [optimizer for optimizer in optimizers if optimizer not in fresh]),
+            *_others(step, data, model, optimizers, "weights" if prepare is None else "gradients"),
+        ),
         folded=tuple(Step(batch, _folded(events)) for batch, events in zip(known, first.steps, strict=False)),
         starts=tuple(trace.steps[number - 1] for number in first_steps),
         smaller=tuple(
@@ -213,6 +216,20 @@ def _variables(model: Any, optimizers: list[Any]) -> list[Variable]:
     for optimizer in optimizers:
         found += [Variable(v.path, "optimizer state", _bytes(v), False) for v in optimizer.variables]
     return found
+
+
+def _others(step: Any, data: Batch, model: Any, optimizers: list[Any], kind: str) -> list[Variable]:
+    """What a step keeps beside the model's and the optimizers' variables, as the sums of gradients are."""
+    if not hasattr(step, "get_concrete_function"):
+        return []
+    known = [*model.variables, *model.metrics_variables]
+    known += [variable for optimizer in optimizers for variable in optimizer.variables]
+    names = {id(variable.value) for variable in known}
+    return [
+        Variable(variable.name, kind, _bytes(variable), False)
+        for variable in step.get_concrete_function(data).variables
+        if id(variable) not in names and variable.shape.is_fully_defined()
+    ]
 
 
 def _bytes(variable: Any) -> int:

@@ -153,12 +153,10 @@ class RecordedSteps:
         """What a step takes with its margin, where `size` samples pass at once.
 
         What was not recorded follows from what was: segments save what they predict, as far as that has shown to
-        be real, and parts want a copy of the gradients besides. Whole passes in parts are never taken to need less
-        than the peak of one and that copy: with VGG19 the recording was seen to show too little.
+        be real, and parts want a copy of the gradients besides.
         """
         if way in self._ways:
-            least = self.stock.peak(size) + self._gradients if way == Way(None, True) else 0
-            return max(least, self._ways[way].need(self._batch(way, size)) - self._waiting(way, size))
+            return self._ways[way].need(self._batch(way, size)) - self._waiting(way, size)
         if way.in_parts:
             return self.need(Way(way.segments), size) + self._gradients
         assert way.segments is not None
