@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from memfit.budgets.errors import InvalidInput, MemfitError, in_one_line
+from memfit.budgets.isolation import ChildTraceback
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -47,9 +48,9 @@ def failures_of(file: str) -> Iterator[None]:
     """Tells in a sentence that somebody's own step failed while it was recorded."""
     try:
         yield
-    except MemfitError:
-        raise
-    except Exception as error:  # whatever somebody's step raises
+    except Exception as error:  # whatever somebody's step raises in the process that records it
+        if isinstance(error, MemfitError) or not isinstance(error.__cause__, ChildTraceback):
+            raise
         raise InvalidInput(
             f"The training step failed with samples that are not real: {in_one_line(error)}",
             received=file,

@@ -71,14 +71,12 @@ class _Threads:
             OutOfMemory: If all threads wait.
         """
         order = self._script.order
-        codes = None
         while self._left:
             if self._waiting:
                 self._go_on()
-                codes = None
                 continue
             try:
-                self._replay.serve(codes or [order[place] for place in self._left])
+                self._replay.serve([order[place] for place in self._left])
                 return
             except OutOfMemory as stop:
                 place, *self._left = self._left[stop.args[0] :]

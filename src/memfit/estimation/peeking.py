@@ -31,9 +31,11 @@ def random_numbers_kept(data: Any) -> Iterator[None]:
 
     python, numpy = random.getstate(), np.random.get_state()
     values = list(getattr(data, "__dict__", {}).values())
-    generators = [(value, value.bit_generator.state) for value in values if _is(value, np.random.Generator)]
-    legacy = [(value, value.get_state()) for value in values if _is(value, np.random.RandomState)]
-    own = [(value, value.getstate()) for value in values if _is(value, random.Random)]
+    generators = [
+        (value, value.bit_generator.state) for value in values if isinstance(value, np.random.Generator)
+    ]
+    legacy = [(value, value.get_state()) for value in values if isinstance(value, np.random.RandomState)]
+    own = [(value, value.getstate()) for value in values if isinstance(value, random.Random)]
     try:
         yield
     finally:
@@ -41,10 +43,10 @@ def random_numbers_kept(data: Any) -> Iterator[None]:
         np.random.set_state(numpy)
         for generator, state in generators:
             generator.bit_generator.state = state
-        for former, state in legacy:
-            former.set_state(state)
-        for one, state in own:
-            one.setstate(state)
+        for former, drawn in legacy:
+            former.set_state(drawn)
+        for one, counted in own:
+            one.setstate(counted)
 
 
 def looked_at(data: Any) -> tuple[Any, Any]:
@@ -67,7 +69,3 @@ def looked_at(data: Any) -> tuple[Any, Any]:
 def is_generator(data: Any) -> bool:
     """Whether `data` gives each of its batches only once."""
     return isinstance(data, GeneratorType)
-
-
-def _is(value: Any, kind: type) -> bool:
-    return isinstance(value, kind)

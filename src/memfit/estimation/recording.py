@@ -26,9 +26,6 @@ Prepare = Callable[[Any], Any]
 # time, peaks up to 20% higher in one step of thirty than in most, and has quick steps; a large one averages that
 # out, and is recorded as often as the time allows, but never less often than the peak's definition needs.
 _STEPS = range(5, 31)
-# Steps of a planned way, which is to run with little memory to spare: one in six of a MobileNetV2 with segments has
-# an order in which 70 samples fit, where the others let 90 in; once 91 were planned, and ran out.
-_PLANNED_STEPS = 12
 # Seconds for them: what tracing leaves of the 15 that an estimate may take, some of which TensorFlow's start takes.
 _SECONDS = (1.5, 4.0)
 _SECONDS_BEFORE = 8.0
@@ -85,8 +82,7 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
     most = KEPT_EVENTS // max(1, len(first.steps[-1])) if smaller else _STEPS.stop - 1
     with traced() as trace:
         mark()
-        least = _STEPS.start if prepare is None else _PLANNED_STEPS
-        firsts, count = _in_a_row(step, data, seconds, range(least, most), fresh)
+        firsts, count = _in_a_row(step, data, seconds, most, fresh)
     # What comes before a first step is the making of the optimizer's state.
     first_steps = range(2, 2 * firsts + 1, 2)
     later_steps = range(len(trace.steps) - (count - firsts), len(trace.steps))
@@ -185,18 +181,18 @@ def _smaller(
 
 
 def _in_a_row(
-    step: Callable[[Batch], Any], data: Batch, seconds: float, times: range, fresh: Sequence[Any]
+    step: Callable[[Batch], Any], data: Batch, seconds: float, most: int, fresh: Sequence[Any]
 ) -> tuple[int, int]:
-    """Runs steps as often as the time allows, and within `times`; returns how many are first steps, and all.
+    """Runs steps as often as the time allows, `most` times at most; returns how many are first steps, and all.
 
     With fresh optimizers, one in so many has their state made anew before it, as in a run's first step: the gaps
     that it leaves stay for the whole run, and differ from run to run, too.
     """
     begin = time.monotonic()
-    most = min(times.stop, _STEPS.stop - 1)
+    most = min(most, _STEPS.stop - 1)
     firsts = count = 0
     wanted = 1
-    while count < times.start or (count < most and time.monotonic() - begin < seconds):
+    while count < _STEPS.start or (count < most and time.monotonic() - begin < seconds):
         if firsts < wanted:
             for optimizer in fresh:
                 if optimizer.built:
