@@ -43,6 +43,8 @@ _NEAR = 0.05
 _TIMES = 3
 # How many batch sizes are compiled at most, how full is full, and how near to each other two are near enough.
 _COMPILED, _FULL, _CLOSE = 5, 0.98, 0.04
+# How far above a line from a small batch XLA's own recomputation gets.
+_BEYOND = 1.25
 # What is changed in a step: nothing, segments that keep a part of the activations, or micro-batches.
 Lever = float | int | None
 
@@ -148,7 +150,7 @@ def largest_row(training: Training, target: str) -> dict[str, Any]:
     """The largest batch that fits a GPU, stock and with an exact lever: each is compiled."""
     case, memory = training.case, gpu(target).usable
     begin = time.perf_counter()
-    found = largest(lambda batch: training.estimate(None, batch, target), memory, case.batch)
+    found = largest(lambda batch: training.estimate(None, batch, target), memory, case.batch, _BEYOND)
     stock = found["fits"]
     row = {"model": case.name, "target": target, "stock": stock, "stock_search": found}
     if case.micro_batches:
@@ -162,32 +164,45 @@ def largest_row(training: Training, target: str) -> dict[str, Any]:
     return {**row, "times": row["memfit"] / max(stock, 1), "wall_seconds": seconds}
 
 
-def largest(estimate_at: Callable[[int], CompiledEstimate], memory: int, batch: int) -> dict[str, Any]:
+def largest(
+    estimate_at: Callable[[int], CompiledEstimate], memory: int, batch: int, beyond: float = 1.0
+) -> dict[str, Any]:
     """The largest batch found to fit, the smallest above it found not to, and the part of the memory each needs.
 
-    What a batch takes says which to compile next, five at most, until less than 4% are between the two. Near the
-    memory XLA recomputes by itself, so that twice the batch need not take twice the memory.
+    Five batch sizes are compiled at most, until less than 4% are between the two.
+
+    Args:
+        estimate_at: Gives the estimate at a batch size.
+        memory: What there is.
+        batch: The first to compile.
+        beyond: How far above the line from the first batch the second is. Near the memory XLA recomputes by itself,
+            so that twice the batch need not take twice the memory.
     """
     needs: dict[int, float] = {}
+    without: dict[str, float] = {}
     for _ in range(_COMPILED):
         est = estimate_at(batch)
         needs[batch] = est.needed / memory
+        without[str(batch)] = round((est.needed - est.figures.workspace) / memory, 3)
         print(f"  batch {batch}: needs {needs[batch]:.3f} of the memory", flush=True)
         fits, fails = _between(needs)
         if needs.get(fits, 0.0) > _FULL or (fails is not None and fails <= (1 + _CLOSE) * fits):
             break
         fixed = est.parts.weights + est.parts.optimizer
-        batch = int(batch * (0.995 * memory - fixed) / (est.needed - fixed))
-        if batch <= (1 + _CLOSE) * fits:
-            batch = int(1.1 * fits)  # it grows more slowly than the line says
-        if fails is not None and batch >= fails:
-            batch = (fits + fails) // 2
+        line = int(batch * (0.995 * memory - fixed) / (est.needed - fixed))
+        if len(needs) == 1:
+            batch = int(beyond * line)
+        elif fails is None:
+            batch = max(line, int(1.1 * fits))  # it grows more slowly than the line says
+        else:
+            batch = line if fits < line < fails else (fits + fails) // 2
     fits, fails = _between(needs)
     return {
         "fits": fits,
         "fills": round(needs.get(fits, 0.0), 3),
         "does_not": fails,
         "compiled": {str(size): round(need, 3) for size, need in sorted(needs.items())},
+        "without_workspace": without,
     }
 
 

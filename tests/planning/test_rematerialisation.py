@@ -1,7 +1,7 @@
 """Choosing segments: what is promised is kept, and more memory never costs more time."""
 
 import re
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import keras
@@ -148,6 +148,24 @@ def test_no_concatenation_is_kept_for_a_convolution_and_no_gradient_of_one_made(
     assert not [op for op in backward if op.reads_values and (concat, 0) in op.inputs]
     largest = 8 * 16 * 16 * 8 * 4  # the gradient of the larger part
     assert max(size for op in backward for size in op.sizes) == largest
+
+
+@pytest.mark.parametrize("by_branch", [False, True])
+def test_by_branch_the_gradients_of_one_branch_are_done_before_the_next_begins(by_branch: bool) -> None:
+    image = keras.Input((8, 8, 4))
+    branches = []
+    for side in ("left", "right"):
+        x = image
+        for number in range(3):
+            x = layers.Conv2D(4, 3, padding="same", name=f"{side}_{number}")(x)
+        branches.append(x)
+    joined = layers.Conv2D(4, 3, padding="same", name="joined")(layers.Add()(branches))
+    found = trace(keras.Model(image, joined), 8, by_branch=by_branch)
+    filters = [op for op in found.ops if op.type == "Conv2DBackpropFilter"]
+    sides = [re.search("left|right|joined", found.ops[op.level].name)[0] for op in filters]
+    turns = [side for side, _ in groupby(sides)]
+    # Keras calls the layers of both branches by turns, and a backward pass goes against that.
+    assert turns == ["joined", "right", "left"] if by_branch else len(turns) > 4
 
 
 def attention() -> keras.Model:

@@ -40,7 +40,7 @@ def front(
     Returns:
         Choices of which none is both smaller and faster than another; empty if nothing can be saved.
     """
-    chooser = _Chooser(trace(model, batch_size, inputs), batch_size, _is_compiled(model, compiled))
+    chooser = _chooser(model, batch_size, inputs, compiled)
     found = chooser.down_to(0.0)
     best: list[Segments] = []
     for choice in sorted(found, key=lambda choice: (choice.recomputed, choice.activation_bytes)):
@@ -72,7 +72,7 @@ def choose(
     Raises:
         InvalidInput: If no choice is that small; the message says what the smallest takes.
     """
-    chooser = _Chooser(trace(model, batch_size, inputs), batch_size, _is_compiled(model, compiled))
+    chooser = _chooser(model, batch_size, inputs, compiled)
     budget = activation_budget * chooser.stock if isinstance(activation_budget, float) else activation_budget
     choice = chooser.within(budget)
     if choice is not None:
@@ -88,8 +88,10 @@ def choose(
     )
 
 
-def _is_compiled(model: Any, compiled: bool | None) -> bool:
-    return bool(getattr(model, "jit_compile", False)) if compiled is None else compiled
+def _chooser(model: Any, batch_size: int, inputs: Any, compiled: bool | None) -> "_Chooser":
+    if compiled is None:
+        compiled = bool(getattr(model, "jit_compile", False))
+    return _Chooser(trace(model, batch_size, inputs, by_branch=compiled), batch_size, compiled)
 
 
 def _peak_of_all(trace: Trace) -> int:

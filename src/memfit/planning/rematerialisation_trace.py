@@ -69,7 +69,7 @@ class Trace:
         return f"{self.ops[tensor[0]].name}:{tensor[1]}"
 
 
-def trace(model: Any, batch_size: int, inputs: Any = None) -> Trace:
+def trace(model: Any, batch_size: int, inputs: Any = None, *, by_branch: bool = False) -> Trace:
     """Traces one training call of a model and its gradients, without running either.
 
     Args:
@@ -77,6 +77,7 @@ def trace(model: Any, batch_size: int, inputs: Any = None) -> Trace:
         batch_size: The batch its shapes are taken at.
         inputs: Tensor specs (with the batch axis) in the structure that the model is called with; needed only
             for models that do not know their inputs (subclassed ones).
+        by_branch: Whether the backward pass goes through one branch after the other.
     """
     import tensorflow as tf
 
@@ -96,7 +97,8 @@ def trace(model: Any, batch_size: int, inputs: Any = None) -> Trace:
         plain = in_order(forward, graph.get_operations()[after:], ops_of(results))
         stock = read(forward, plain, scope, batch_size)
         backward, results = without_concats(graph.get_operations()[after:], results)
-        backward = in_order(forward, without_products(without_tiles(backward)), ops_of(results))
+        backward = without_products(without_tiles(backward))
+        backward = in_order(forward, backward, ops_of(results), by_branch=by_branch)
         found.append(replace(read(forward, backward, scope, batch_size), stock=stock))
 
     tf.function(step, autograph=False).get_concrete_function(specs)
@@ -132,15 +134,20 @@ def read(forward: Sequence[Any], backward: Sequence[Any], scope: str, batch_size
     return Trace(tuple(ops), len(forward))
 
 
-def in_order(forward: Sequence[Any], backward: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
+def in_order(
+    forward: Sequence[Any], backward: Sequence[Any], wanted: Sequence[Any], *, by_branch: bool = False
+) -> list[Any]:
     """Orders the backward ops that lead to wanted ops: against the forward order, weights' gradients first.
 
     A weight's gradient is often the last to read an activation. The gradient that flows on does not read it, so
     it comes after, when the activation is gone. So do sums: what reads the same tensor after them may overwrite it.
     Ops that lead nowhere are dead code, which nothing may wait for.
+
+    Keras calls the layers of two branches by turns. By branch, each branch's gradient is done before the next one
+    begins, so that only one of them has its gradients in memory.
     """
     useful = _leading_to(wanted, set(backward))
-    levels = _levels(forward, backward)
+    levels = _levels(_branch_after_branch(forward) if by_branch else forward, backward)
     groups: dict[int, list[Any]] = {}
     readers: dict[Any, list[Any]] = {}
     for op in backward:
@@ -178,6 +185,21 @@ def _levels(forward: Sequence[Any], backward: Sequence[Any]) -> dict[Any, int]:
         own = places.get(forward_op_of(op), len(forward))
         levels[op] = min([own, *(levels[tensor.op] for tensor in op.inputs if tensor.op in levels)])
     return {**places, **levels}
+
+
+def _branch_after_branch(forward: Sequence[Any]) -> list[Any]:
+    """Orders forward ops so that all that leads to one input of an op comes before what only the next one needs."""
+    places = {op: place for place, op in enumerate(forward)}
+    order: dict[Any, None] = {}
+    waiting = list(forward)  # the last op and all that leads to it, then what is left
+    while waiting:
+        op = waiting[-1]
+        missing = {tensor.op for tensor in op.inputs if tensor.op in places and tensor.op not in order}
+        if op in order or not missing:
+            order[waiting.pop()] = None
+        else:
+            waiting += sorted(missing, key=places.__getitem__, reverse=True)
+    return list(order)
 
 
 def _leading_to(wanted: Sequence[Any], possible: set[Any]) -> set[Any]:

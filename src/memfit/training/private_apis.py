@@ -222,6 +222,39 @@ def together(tensors: Sequence[Any]) -> list[Any]:
     return list(gen_xla_ops.xla_optimization_barrier(list(tensors)))
 
 
+def take_slice(tensor: Any, begin: Any, size: Any) -> Any:
+    """Returns rows of a tensor under XLA; where they reach beyond its end, the last rows."""
+    import tensorflow as tf
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+    begins = tf.stack([begin, *[0] * (tensor.shape.rank - 1)])
+    return gen_xla_ops.xla_dynamic_slice(tensor, begins, tf.stack([size, *tensor.shape[1:].as_list()]))
+
+
+def put_slice(tensor: Any, rows: Any, begin: Any) -> Any:
+    """Returns a tensor with other rows, written in place; the last ones where they reach beyond its end."""
+    import tensorflow as tf
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+    begins = tf.stack([begin, *[0] * (tensor.shape.rank - 1)])
+    return gen_xla_ops.xla_dynamic_update_slice(tensor, rows, begins)
+
+
+def same_op(op: Any, inputs: Sequence[Any]) -> Any:
+    """Makes a copy of an op of another graph in the one that is being built."""
+    import tensorflow as tf
+
+    names = [name for name in op.node_def.attr if name not in ("_class", "_output_shapes")]
+    return tf.compat.v1.get_default_graph()._create_op_internal(
+        op.type,
+        list(inputs),
+        dtypes=[output.dtype for output in op.outputs],
+        name="part",
+        attrs={name: op.node_def.attr[name] for name in names},
+        op_def=op.op_def,
+    )
+
+
 def global_seed() -> int | None:
     """The seed given to `tf.random.set_seed` or `keras.utils.set_random_seed`; None where nobody gave one."""
     from tensorflow.python.eager import context

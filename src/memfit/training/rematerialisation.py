@@ -3,10 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from memfit.estimation.gpu_compiler import lowering
 from memfit.planning.private_apis import added_losses, copy_mask, gradients, set_added_loss
 from memfit.planning.rematerialisation_concats import without_concats
 from memfit.planning.rematerialisation_segments import Segments
 from memfit.planning.rematerialisation_trace import ops_of, trainable_values
+from memfit.training.private_apis import compiles_with_xla
+from memfit.training.rematerialisation_parts import compute_in_parts
 from memfit.training.rematerialisation_rewrite import check_names, recompute_in_backward_pass
 
 
@@ -95,6 +98,9 @@ def _forward(model: Any, segments: Segments, x: Any) -> tuple[list[Any], Any, Ca
                 wanted=ops_of(found[len(inputs) :]),
             )
             found = [latest(gradient) for gradient in found]
+            if compiles_with_xla(graph) and lowering.is_for_gpu():
+                in_parts = compute_in_parts([*ops, *graph.get_operations()[first:]], segments, outputs)
+                found = [in_parts(gradient) for gradient in found]
         by_weight = dict(zip((weight.ref() for weight in weights), found[len(inputs) :], strict=True))
         of_inputs = found[: len(inputs)]
         of_variables = [by_weight.get(variable.ref()) for variable in variables]

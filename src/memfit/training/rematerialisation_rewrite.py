@@ -71,7 +71,7 @@ def recompute_in_backward_pass(
     backward = without_tiles(backward)
     if not compiled:  # XLA adds up products without storing them
         backward = without_products(backward)
-    backward = in_order(forward, backward, wanted)
+    backward = in_order(forward, backward, wanted, by_branch=compiled)
     trace = read(forward, backward, scope, segments.batch_size)
     graph_ops = [*forward, *backward]
     place = {op.name: index for index, op in enumerate(trace.forward)}
