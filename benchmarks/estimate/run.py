@@ -1,8 +1,11 @@
 """Predicts peaks, measures them in fresh processes, and runs each case under a cap of what it is said to need.
 
 python benchmarks/estimate/run.py [NAME ...]     # only the cases whose label contains one of the names
+
+Without names the results are written case by case, and a run that was ended goes on where it was.
 """
 
+import json
 import statistics
 import sys
 import time
@@ -11,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from estimate.cases import CASES, Case
-from machine import write
+from machine import RESULTS, write
 from memfit.budgets.isolation import isolated
 from memfit.estimation.estimating import estimate
 from memfit.estimation.specs import spec_of
@@ -94,14 +97,22 @@ def main() -> None:
     """Runs the cases, prints the table and writes benchmarks/results/estimate.json."""
     wanted = sys.argv[1:]
     chosen = [case for case in CASES if not wanted or any(name in case.label for name in wanted)]
-    rows: list[dict[str, Any]] = []
-    failed: dict[str, str] = {}
+    rows, failed = ([], {}) if wanted else _done_before()
+    done = {row["case"] for row in rows} | set(failed)
     for case in chosen:
+        if case.label in done:
+            continue
         try:
             rows += figures(case)
         except Exception as error:  # one case that fails is a figure, too, and must not end the others
             failed[case.label] = f"{type(error).__name__}: {error}"
             print(f"{case.label}: {failed[case.label]}", flush=True)
+        done.add(case.label)
+        if rows and not wanted:
+            left = [one.label for one in chosen if one.label not in done]
+            write(
+                "estimate", {"summary": _summary(rows, failed), "failed": failed, "left": left, "rows": rows}
+            )
     head = [
         "case",
         "batch",
@@ -114,24 +125,32 @@ def main() -> None:
         "further ms",
     ]
     print(table([_row(row) for row in rows], head=head, right=range(1, len(head))))
+    print("\n".join(f"{name}: {value:.4g}" for name, value in _summary(rows, failed).items()))
+
+
+def _done_before() -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Returns what a run without names that was ended has left: its rows, and the cases that failed."""
+    file = RESULTS / "estimate.json"
+    before = json.loads(file.read_text())["figures"] if file.exists() else {}
+    return (before["rows"], before["failed"]) if before.get("left") else ([], {})
+
+
+def _summary(rows: list[dict[str, Any]], failed: dict[str, str]) -> dict[str, float]:
     errors = sorted(abs(row["error"]) for row in rows)
     # The same training again, in another process: what no prediction of a single run can do better than.
     again = [abs(row["measured_under_the_cap"] / row["measured"] - 1) for row in rows if row["completes"]]
-    summary = {
+    return {
         "cases": len(rows),
         "failed": len(failed),
         "median_error": statistics.median(errors),
         "p95_error": errors[min(len(errors) - 1, int(0.95 * len(errors)))],
-        "median_difference_of_two_runs": statistics.median(again),
+        "median_difference_of_two_runs": statistics.median(again or [0.0]),
         "mean_margin": statistics.mean(row["margin"] for row in rows),
         "completed": sum(row["completes"] for row in rows) / len(rows),
         "median_seconds": statistics.median(row["seconds"] for row in rows),
         "largest_seconds": max(row["seconds"] for row in rows),
         "largest_further_seconds": max(row["further_seconds"] for row in rows),
     }
-    print("\n".join(f"{name}: {value:.4g}" for name, value in summary.items()))
-    if not wanted:
-        write("estimate", {"summary": summary, "failed": failed, "rows": rows})
 
 
 if __name__ == "__main__":

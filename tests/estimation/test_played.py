@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from memfit.budgets.size import Size
 from memfit.estimation.allocations import Allocation, Script
+from memfit.estimation.estimate import Estimate
 from memfit.estimation.played import Played
 from memfit.estimation.replay import Replay
 
@@ -95,3 +97,24 @@ def test_each_run_begins_with_one_of_the_first_steps():
     runs = Played(script, 1).runs(most=4)
     assert {run[0] for run in runs} == {0, 1}
     assert {step for run in runs for step in run[1:]} == {2, 3, 4, 5, 6, 7}
+
+
+def test_a_run_of_many_thousand_ops_has_fewer_steps():
+    def later(ops: int) -> int:
+        ((_, *steps),) = Played(_script([[(256, 0)] * ops] * 7), 8).runs()
+        return len(steps)
+
+    assert later(3_500) == 4
+    assert later(10_000) == 2
+
+
+def test_the_margin_is_larger_where_orders_of_ops_differ():
+    def margin(heights: list[int]) -> float:
+        script = _script([[(height * MIB, 0)] for height in heights])
+        return Estimate(8, "train", "", script, Size(0), (2, 4)).margin
+
+    steady, varied = [100] * 16, [100] + [90] * 14 + [140]
+    assert 0.03 <= margin(steady) < 0.05
+    assert margin(varied) > margin(steady) + 0.03
+    few = margin([100] * 5)  # which do not tell
+    assert few > margin(steady)

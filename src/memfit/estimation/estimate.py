@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, pairwise
+from math import hypot
 from pathlib import Path
+from statistics import pstdev
 from typing import Any
 
 from memfit.budgets.errors import InvalidInput
 from memfit.budgets.size import Size
-from memfit.estimation.allocations import Allocation, Script
+from memfit.estimation.allocations import STEPS, Allocation, Script
 from memfit.estimation.capped import completes, peak_under
 from memfit.estimation.gpus import GPU
 from memfit.estimation.naming import KINDS
@@ -19,10 +21,14 @@ from memfit.estimation.replay import Moment, Peak, moment, peaks
 from memfit.tables import table
 
 _MIB = 2**20
-# What a prediction may be off: the orders that were recorded are not all there are. A step that XLA has compiled is
-# one op, which asks for the same in every step.
-_PREDICTION_ERROR = 0.05
-_COMPILED_ERROR = 0.03
+# What a prediction may be off but for the order of ops; a step that XLA has compiled is one op.
+_PREDICTION_ERROR = 0.03
+# Replayed runs differ because orders do, and not all orders were recorded: so many standard deviations are added to
+# it, as errors that have nothing to do with each other are.
+_DEVIATIONS = 1.25
+# Of a large model too few orders are recorded to tell by how much; it is taken to be this much at least.
+_FEW_RUNS = 4
+_LEAST_OF_FEW = 0.03
 
 
 @dataclass(frozen=True)
@@ -82,8 +88,12 @@ class Estimate:
         It is the mean over such runs. One step of a run is the first, in which the optimizer's slots leave the
         buffer they share.
         """
-        highest = [max(step.bytes for step in run) for run in self.replayed]
-        return Size(sum(highest) // len(highest))
+        return Size(sum(self._highest) // len(self._highest))
+
+    @cached_property
+    def _highest(self) -> list[int]:
+        """The peak of each replayed run."""
+        return [max(step.bytes for step in run) for run in self.replayed]
 
     @cached_property
     def at_peak(self) -> Peak:
@@ -104,7 +114,14 @@ class Estimate:
 
     @property
     def _error(self) -> float:
-        return (_COMPILED_ERROR if self.script.compiled else _PREDICTION_ERROR) + self.doubt
+        return hypot(_PREDICTION_ERROR, _DEVIATIONS * self._deviation) + self.doubt
+
+    @property
+    def _deviation(self) -> float:
+        """By how much the peaks of replayed runs differ, as a part of the peak."""
+        found = pstdev(self._highest) / self.peak
+        many = len(self._highest) >= _FEW_RUNS and len(self.script.ends) > 2 * STEPS
+        return found if many or self.script.compiled else max(found, self.played.deviation, _LEAST_OF_FEW)
 
     def _smallest_cap(self, least: int) -> int:
         """The smallest limit in MiB, from `least` on, under which all replayed steps complete."""

@@ -19,6 +19,7 @@ from memfit.estimation.naming import Names
 from memfit.estimation.optimizers import optimizers_of
 from memfit.estimation.recorded import Recording
 from memfit.estimation.recording import Prepare, record
+from memfit.estimation.replay import no_collection
 from memfit.estimation.sending import packed
 from memfit.estimation.specs import spec_of
 
@@ -124,12 +125,14 @@ def estimate(
     largest = largest_recorded(batch_size)
 
     def phase_estimate(phase: str, others: Any) -> Estimate:
-        recording = _recorded(payload, largest, batch_size, phase, jit=bool(model.jit_compile))
+        with no_collection():
+            recording = _recorded(payload, largest, batch_size, phase, jit=bool(model.jit_compile))
+            script = script_of(recording, *optimizers)
         return Estimate(
             batch_size=batch_size,
             phase=phase,
             source=_source(recording) + not_compiled,
-            script=script_of(recording, *optimizers),
+            script=script,
             weights=Size(sum(v.bytes for v in recording.variables if v.kind == "weights")),
             recorded=recording.batches,
             doubt=max((step.doubt * batch_size / step.batch for step in recording.compiled), default=0.0),

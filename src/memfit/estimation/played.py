@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from random import Random
+from statistics import fmean, pstdev
 from typing import Any
 
 from memfit.estimation.allocations import STEPS, Script
@@ -14,6 +15,8 @@ _EVENTS = 40_000
 _MOST_RUNS = 16
 # Laying out a variable takes up to so many births and deaths.
 _EVENTS_OF_A_VARIABLE = 14
+# Steps after the first in a run that takes longer than that: they have many thousands of ops, and differ little.
+_FEWEST_LATER = 2
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,18 @@ class Played:
         if steps == firsts:
             return [(first,) for first in range(firsts)]
         count = most or self._count()
-        later = self._chosen(range(firsts, steps), count * (STEPS - 1))
+        a_run = STEPS - 1 if most else self._later()
+        later = self._chosen(range(firsts, steps), count * a_run)
         return [
-            (first, *later[number * (STEPS - 1) : (number + 1) * (STEPS - 1)])
+            (first, *later[number * a_run : (number + 1) * a_run])
             for number, first in enumerate(self._chosen(range(firsts), count))
         ]
+
+    @property
+    def deviation(self) -> float:
+        """By how much recorded steps differ in the most that they ask for at once, as a part of it."""
+        later = self._highest[self.script.first_steps :] or self._highest
+        return pstdev(later) / max(1.0, fmean(later))
 
     def _chosen(self, steps: range, count: int) -> list[int]:
         ranked = sorted(steps, key=self._highest.__getitem__)
@@ -88,11 +98,18 @@ class Played:
 
     def _count(self) -> int:
         """How many runs there is time for."""
-        script = self.script
-        a_step = len(script.order) // max(1, len(script.ends) - 1)
-        return min(
-            _MOST_RUNS, max(1, _EVENTS // (_EVENTS_OF_A_VARIABLE * script.before + STEPS * a_step + 1))
-        )
+        a_run = _EVENTS_OF_A_VARIABLE * self.script.before + STEPS * self._a_step + 1
+        return min(_MOST_RUNS, max(1, _EVENTS // a_run))
+
+    def _later(self) -> int:
+        """How many steps after the first there is time for in a run."""
+        left = _EVENTS - len(self.script.laying_out.codes) - self._a_step
+        return min(STEPS - 1, max(_FEWEST_LATER, left // max(1, self._a_step)))
+
+    @property
+    def _a_step(self) -> int:
+        """How many births and deaths a step has."""
+        return len(self.script.order) // max(1, len(self.script.ends) - 1)
 
     @cached_property
     def _changes(self) -> Any:

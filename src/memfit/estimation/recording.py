@@ -13,7 +13,7 @@ from memfit.estimation.compiled import bytes_per_sample, compiled_for
 from memfit.estimation.dependencies import inputs_of
 from memfit.estimation.keras_step import batch_of, body_of, build, layers_of, share_slots, step_of
 from memfit.estimation.optimizers import optimizers_of
-from memfit.estimation.private_apis import know_own_variables
+from memfit.estimation.private_apis import know_own_variables, skip_idle_passes
 from memfit.estimation.recorded import FOLDED, Recording, Step, Variable
 from memfit.estimation.sending import unpacked
 from memfit.estimation.specs import Batch, Spec
@@ -26,9 +26,13 @@ Prepare = Callable[[Any], Any]
 # time, peaks up to 20% higher in one step of thirty than in most, and has quick steps; a large one averages that
 # out, and is recorded as often as the time allows, but never less often than the peak's definition needs.
 _STEPS = range(5, 31)
-# Seconds for them: what tracing leaves of the 15 that an estimate may take, some of which TensorFlow's start takes.
-_SECONDS = (1.5, 4.0)
+# Where a step takes longer than a second, three orders do: it is a large model, or one of large images.
+_FEWEST_STEPS = 3
+# Seconds for them: what tracing leaves of the 15 that an estimate may take, some of which TensorFlow's start takes,
+# and as much again the profiler's end.
+_SECONDS = (1.0, 4.0)
 _SECONDS_BEFORE = 8.0
+_MOST_SECONDS = 2.5
 # Smaller arrays may lie where TensorFlow needs no copy of them, at any batch size.
 _LARGE_ARRAY = 2**16
 
@@ -47,6 +51,7 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
     gc.disable()  # it would look through the same ten thousands of objects again and again, a second in all
     begin = time.monotonic()
     model, (spec, prepare) = unpacked(payload)
+    skip_idle_passes()
     optimizers = optimizers_of(model)
     for optimizer in optimizers:
         know_own_variables(optimizer)
@@ -67,6 +72,9 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
         # Three show a line and whether it is one. What XLA asks for at the batch in question it says itself.
         batches = batches[-1:] if model.jit_compile else batches[-anew:]
     known = batches if anew and not model.jit_compile else ()
+    traceable: Any = step
+    for batch in known:
+        traceable.get_concrete_function(batch_of(spec, batch))  # it takes longer while the profiler is on
     if not known:
         step(batch_of(spec, batches[0]))  # TensorFlow optimises, and XLA compiles, in the first call
     with traced() as first:
@@ -192,7 +200,11 @@ def _in_a_row(
     most = min(most, _STEPS.stop - 1)
     firsts = count = 0
     wanted = 1
-    while count < _STEPS.start or (count < most and time.monotonic() - begin < seconds):
+    while (
+        count < _FEWEST_STEPS
+        or (count < _STEPS.start and time.monotonic() - begin < _MOST_SECONDS)
+        or (count < most and time.monotonic() - begin < seconds)
+    ):
         if firsts < wanted:
             for optimizer in fresh:
                 if optimizer.built:

@@ -111,7 +111,7 @@ class Replay:
 def peaks(played: Played) -> list[list[Peak]]:
     """Returns the peaks of the steps of each run."""
     found = []
-    with _no_collection():
+    with no_collection():
         for run in played.runs():
             replay = Replay(played)
             steps = []
@@ -123,8 +123,8 @@ def peaks(played: Played) -> list[list[Peak]]:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keeps Python from looking for garbage in all there is, because of the many chunks that come and go."""
+def no_collection() -> Iterator[None]:
+    """Keeps Python from looking for garbage in all there is, because of the many objects that come and go."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -154,7 +154,9 @@ def _event(
             region = _text(stat, texts)
         else:
             shape = _text(stat, texts)
-    return Event(address, requested, occupied, _NUMBERED.sub(r"\1", op), region, shape, freed, thread)
+    if op.startswith("__"):
+        op = _NUMBERED.sub(r"\1", op)
+    return Event(address, requested, occupied, op, region, shape, freed, thread)
 
 
 def _number(stat: Any) -> int:
