@@ -40,14 +40,19 @@ def laying_out(variables: Sequence[int], random: Set[int]) -> LayingOut:
     for index, size in enumerate(variables):
         begins.append(len(codes))
         if index in random:
-            # A seed, the generator's key and counter; the value is drawn, scaled and shifted, each into a buffer
-            # of its own.
-            seed, key, counter, drawn = (make(bytes_) for bytes_ in (8, 8, 16, size))
+            # The seed, cast and wrapped; then the shape, the generator's key and counter; the value is drawn,
+            # scaled and shifted, each into a buffer of its own.
+            given, wide = make(8), make(16)
+            codes.append(-1 - given)
+            small = make(16)
+            seed = make(8)
+            codes += [-1 - small, -1 - wide]
+            shape, key, counter, drawn = (make(bytes_) for bytes_ in (16, 8, 16, size))
             scale, scaled = make(4), make(size)
             codes += [-1 - scale, index]
-            codes += [-1 - other for other in (scaled, key, counter, drawn, seed)]
+            codes += [-1 - other for other in (scaled, shape, key, counter, drawn, seed)]
         else:
-            value = make(4)
-            codes += [index, -1 - value]
+            shape = make(4)
+            codes += [index, -1 - shape]
         make(_HANDLE)
     return LayingOut(codes, [rounded(size) for size in sizes], [*begins, len(codes)])

@@ -14,7 +14,7 @@ from memfit.estimation.bfc import rounded
 _EVENTS = 40_000
 _MOST_RUNS = 16
 # Laying out a variable takes up to so many births and deaths.
-_EVENTS_OF_A_VARIABLE = 14
+_EVENTS_OF_A_VARIABLE = 22
 # Steps after the first in a run that takes longer than that: they have many thousands of ops, and differ little.
 _FEWEST_LATER = 2
 

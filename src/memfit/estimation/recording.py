@@ -224,7 +224,7 @@ def _mean(steps: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _variables(model: Any, optimizers: list[Any]) -> list[Variable]:
-    found = [Variable(v.path, "weights", _bytes(v), len(v.shape) > 1) for v in model.variables]
+    found = [Variable(v.path, "weights", _bytes(v), _is_random(v)) for v in model.variables]
     for optimizer in optimizers:
         found += [Variable(v.path, "optimizer state", _bytes(v), False) for v in optimizer.variables]
     return found
@@ -242,6 +242,11 @@ def _others(step: Any, data: Batch, model: Any, optimizers: list[Any], kind: str
         for variable in step.get_concrete_function(data).variables
         if id(variable) not in names and variable.shape.is_fully_defined()
     ]
+
+
+def _is_random(variable: Any) -> bool:
+    """Whether a weight is drawn at random first: Keras's biases, of whatever rank, are zeros."""
+    return len(variable.shape) > 1 and not variable.path.endswith("bias")
 
 
 def _bytes(variable: Any) -> int:

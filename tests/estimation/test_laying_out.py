@@ -1,0 +1,46 @@
+"""How Keras makes a model's variables, against the real allocator."""
+
+from memfit.budgets.isolation import isolated
+from memfit.estimation.bfc import BFC
+from memfit.estimation.laying_out import laying_out
+
+SMALLEST = 256  # bytes: what is smaller is a number, a seed or a handle
+
+
+def _made() -> tuple[list[tuple[int, int]], list[tuple[int, bool]]]:
+    """Where a model's variables lie, with their bytes; and their bytes in the order of the model."""
+    import keras
+    from keras import layers
+
+    from memfit.estimation.recording import _bytes, _is_random
+    from memfit.estimation.trace import mark, traced
+
+    with traced() as trace:
+        inputs = keras.Input((16,), dtype="int32")
+        x = layers.LayerNormalization()(layers.Embedding(500, 96)(inputs))
+        x = layers.MultiHeadAttention(4, 24)(x, x)
+        model = keras.Model(inputs, layers.Dense(64)(x))
+        mark()
+    alive = {}
+    for event in trace.steps[0]:
+        if event.freed:
+            alive.pop(event.address, None)
+        elif event.requested > SMALLEST:
+            alive[event.address] = event.requested
+    return sorted(alive.items()), [(_bytes(v), _is_random(v)) for v in model.variables]
+
+
+def test_variables_are_laid_out_where_keras_has_them():
+    real, variables = isolated(_made, memory="1GiB")
+    laid = laying_out(
+        [size for size, _ in variables], {n for n, (_, random) in enumerate(variables) if random}
+    )
+    held = [None] * len(laid.sizes)
+    BFC().serve(laid.codes, laid.sizes, held, {})
+    modelled = sorted(
+        (chunk[1], size) for chunk, (size, _) in zip(held, variables, strict=False) if size > SMALLEST
+    )
+    assert len(real) == len(modelled)
+    assert [(at - real[0][0], size) for at, size in real] == [
+        (at - modelled[0][0], size) for at, size in modelled
+    ]
