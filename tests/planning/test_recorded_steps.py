@@ -66,10 +66,10 @@ def test_a_batch_that_may_fit_or_not_is_replayed_under_the_limit_itself() -> Non
     assert step.need(32) == 630
 
 
-def test_a_batch_that_fits_where_somewhat_smaller_ones_do_not_is_taken_not_to() -> None:
+def test_a_batch_that_fits_where_those_beside_it_do_not_is_taken_not_to() -> None:
     step = RecordedStep(_line(0, 10, margin=0.5, limit=900, unlucky=range(70, 79)), 1000, 8)
     fitting = [size for size in range(60, 100) if step.need(size) <= 1000]
-    assert fitting == list(range(60, 70))
+    assert fitting == list(range(60, 67))  # up to there the margin is enough, whatever the gaps
 
 
 def test_what_was_not_recorded_follows_from_what_was() -> None:

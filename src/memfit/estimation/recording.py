@@ -6,7 +6,8 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 from memfit.estimation.allocations import KEPT_EVENTS, STEPS
 from memfit.estimation.compiled import bytes_per_sample, compiled_for
@@ -21,7 +22,22 @@ from memfit.estimation.trace import Event, mark, traced
 from memfit.estimation.updates import copy_updates
 
 PHASES = ("train", "validate", "predict")
-Prepare = Callable[[Any], Any]
+
+
+class Around(NamedTuple):
+    """What a step runs in.
+
+    Attributes:
+        enter: Gives a context for each step.
+        variables: Gives the variables that it keeps, once a step has run.
+    """
+
+    enter: Callable[[], AbstractContextManager[None]]
+    variables: Callable[[], Sequence[Any]]
+
+
+# Gives the copied model another step, and says what that runs in.
+Prepare = Callable[[Any], Around | None]
 # Threads run ops in another order in every step: a small model, whose few large ops may or may not run at the same
 # time, peaks up to 20% higher in one step of thirty than in most, and has quick steps; a large one averages that
 # out, and is recorded as often as the time allows, but never less often than the peak's definition needs.
@@ -55,9 +71,10 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
     optimizers = optimizers_of(model)
     for optimizer in optimizers:
         know_own_variables(optimizer)
+    around = None
     if prepare is not None:
         entered = time.monotonic()
-        prepare(model)
+        around = prepare(model)
         begin += time.monotonic() - entered  # it may wait to be told what to prepare
     batches = ladder(largest)
     build(model, spec, batches[0], phase)
@@ -67,7 +84,8 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
             model.optimizer.build(model.trainable_variables)
         for optimizer in optimizers:
             copy_updates(optimizer)
-    step, anew, loops = step_of(model, spec, phase, batches[-1])
+    traced_step, anew, loops = step_of(model, spec, phase, batches[-1])
+    step = traced_step if around is None else _in(around, traced_step)
     if anew:
         # Three show a line and whether it is one. What XLA asks for at the batch in question it says itself.
         batches = batches[-1:] if model.jit_compile else batches[-anew:]
@@ -101,11 +119,13 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
         if model.jit_compile
         else ()
     )
+    kind = "weights" if prepare is None else "gradients"
     return Recording(
         phase=phase,
         variables=(
             *_variables(model, [optimizer for optimizer in optimizers if optimizer not in fresh]),
-            *_others(step, data, model, optimizers, "weights" if prepare is None else "gradients"),
+            *_others(traced_step, data, model, optimizers, kind),
+            *([] if around is None else _placed(around.variables())),
         ),
         folded=tuple(Step(batch, _folded(events)) for batch, events in zip(known, first.steps, strict=False)),
         starts=tuple(trace.steps[number - 1] for number in first_steps),
@@ -118,8 +138,18 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
         layers=tuple(layer.name for layer in layers_of(model)),
         shapes=frozenset(_shape_text(v.shape) for v in model.trainable_variables),
         seconds=_mean([trace.seconds[number] for number in recorded]),
-        inputs={} if model.jit_compile else inputs_of(step, data),
+        inputs={} if model.jit_compile else inputs_of(traced_step, data),
     )
+
+
+def _in(around: Around, step: Callable[[Batch], Any]) -> Callable[[Batch], Any]:
+    """Returns the step as it is run."""
+
+    def run(data: Batch) -> Any:
+        with around.enter():
+            return step(data)
+
+    return run
 
 
 def _settle(step: Callable[[Batch], Any], data: Batch) -> None:
@@ -197,6 +227,7 @@ def _in_a_row(
     that it leaves stay for the whole run, and differ from run to run, too.
     """
     begin = time.monotonic()
+    logs: list[Any] = []
     most = min(most, _STEPS.stop - 1)
     firsts = count = 0
     wanted = 1
@@ -211,7 +242,8 @@ def _in_a_row(
                     share_slots(optimizer)
             mark()
             firsts += 1
-        step(data)
+        # Keras, too, holds the logs of a step until those of the next are there.
+        logs[:] = [step(data)]
         mark()
         count += 1
         if count == 1 and fresh:
@@ -247,6 +279,13 @@ def _others(step: Any, data: Batch, model: Any, optimizers: list[Any], kind: str
 def _is_random(variable: Any) -> bool:
     """Whether a weight is drawn at random first: Keras's biases, of whatever rank, are zeros."""
     return len(variable.shape) > 1 and not variable.path.endswith("bias")
+
+
+def _placed(variables: Sequence[Any]) -> list[Variable]:
+    """What is kept around a step, of whatever size it is now."""
+    return [
+        Variable(variable.name, "gradients", _bytes(variable.read_value()), False) for variable in variables
+    ]
 
 
 def _bytes(variable: Any) -> int:

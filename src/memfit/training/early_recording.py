@@ -14,11 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from memfit.estimation.recording import Around, Prepare
 from memfit.planning.candidates import Way
 from memfit.planning.recorded_steps import AnyEstimate
 
 _SECONDS_BETWEEN_LOOKS = 0.02
-Start = Callable[[Callable[[Any], None], Callable[[], None]], AnyEstimate]
+Start = Callable[[Prepare, Callable[[], None]], AnyEstimate]
+Compute = Callable[[Any, Way], Around | None]
 
 
 class NotWanted(Exception):
@@ -32,7 +34,7 @@ class EarlyRecording:
         way: What it was told; None while it waits.
     """
 
-    def __init__(self, start: Start, compute: Callable[[Any, Way], None]) -> None:
+    def __init__(self, start: Start, compute: Compute) -> None:
         """Starts it, and returns when the model has been copied.
 
         Args:
@@ -70,11 +72,11 @@ class EarlyRecording:
         self._pool.shutdown(wait=False)
 
 
-def _when_told(model: Any, folder: str, compute: Callable[[Any, Way], None]) -> None:
+def _when_told(model: Any, folder: str, compute: Compute) -> Around | None:
     """Waits for the way, and prepares the model for it; runs in the process that records."""
     file, parent = Path(folder, "way"), os.getppid()
     while not file.exists():
         if not file.parent.exists() or os.getppid() != parent:
             raise NotWanted
         time.sleep(_SECONDS_BETWEEN_LOOKS)
-    compute(model, pickle.loads(file.read_bytes()))
+    return compute(model, pickle.loads(file.read_bytes()))

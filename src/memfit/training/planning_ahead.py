@@ -1,12 +1,14 @@
 """`plan`: the search of the planning room, with steps recorded as this room executes them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.estimating import estimate
 from memfit.estimation.optimizers import is_alone
+from memfit.estimation.recording import Around, Prepare
 from memfit.planning.candidates import Way
 from memfit.planning.plan import Plan
 from memfit.planning.recorded_steps import PARTS_RECORDED, AnyEstimate
@@ -114,7 +116,7 @@ class _StepRecorder:
         return batch if self._by_compiler else min(batch, _LARGEST_RECORDED_FOR)
 
     def _estimate(
-        self, batch: int, prepare: Callable[[Any], None], when_copied: Callable[[], None] | None = None
+        self, batch: int, prepare: Prepare, when_copied: Callable[[], None] | None = None
     ) -> AnyEstimate:
         found = estimate(
             self._model,
@@ -130,11 +132,16 @@ class _StepRecorder:
         return found.in_one_piece(before_the_optimizer=not self._model.optimizer.built)
 
 
-def compute(model: Any, way: Way) -> None:
-    """Gives a model the step that is computed in some way; for a copy that is recorded and thrown away."""
+def compute(model: Any, way: Way) -> Around | None:
+    """Gives a model the step that is computed in some way; for a copy that is recorded and thrown away.
+
+    Returns:
+        What the guard runs the step in.
+    """
     from memfit.training import private_apis
+    from memfit.training.guard.rollback import Rollback
     from memfit.training.micro_batches import micro_batched_train_step, whole_batch_train_step
-    from memfit.training.rematerialisation import rematerialised
+    from memfit.training.rematerialisation import one_by_one, rematerialised
 
     def as_it_is(x: Any) -> Any:
         return private_apis.forward(model, x, training=True)
@@ -150,6 +157,17 @@ def compute(model: Any, way: Way) -> None:
     else:
         step = whole_batch_train_step(model, forward, apply)
     object.__setattr__(model, "train_step", step)
+    if model.jit_compile:
+        return None
+    rollback = Rollback(model, settles=True)
+
+    @contextmanager
+    def as_guarded() -> Iterator[None]:
+        rollback.note()
+        with nullcontext() if way.segments is None else one_by_one():
+            yield
+
+    return Around(as_guarded, lambda: rollback.places)
 
 
 def _after_all_gradients(model: Any) -> Callable[[list[Any], list[Any]], None]:

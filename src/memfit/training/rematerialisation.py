@@ -1,6 +1,7 @@
 """Calling a model so that the backward pass computes activations again instead of keeping them."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from memfit.estimation.gpu_compiler import lowering
@@ -8,6 +9,7 @@ from memfit.planning.private_apis import added_losses, copy_mask, gradients, set
 from memfit.planning.rematerialisation_concats import without_concats
 from memfit.planning.rematerialisation_segments import Segments
 from memfit.planning.rematerialisation_trace import ops_of, trainable_values
+from memfit.training.monitoring.peaks import device_name
 from memfit.training.private_apis import compiles_with_xla
 from memfit.training.rematerialisation_parts import compute_in_parts
 from memfit.training.rematerialisation_rewrite import check_names, recompute_in_backward_pass
@@ -57,6 +59,20 @@ def rematerialised(model: Any, segments: Segments) -> Callable[..., Any]:
         return _with_masks(y, outputs[: len(outputs) - len(losses)])
 
     return call
+
+
+def one_by_one() -> AbstractContextManager[None]:
+    """Lets functions that are called inside run one op after the other, and in the same order every time.
+
+    Several threads run ops in another order in every step, with other gaps in the memory: a ResNet50 trained in one
+    step and ran out in the next. The kernels themselves still use all cores, and steps take as long. TensorFlow
+    does this on a CPU only; on a GPU all kernels run in one line, if not always in the same one.
+    """
+    import tensorflow as tf
+
+    if not device_name().startswith("CPU"):
+        return nullcontext()
+    return tf.experimental.function_executor_type("SINGLE_THREADED_EXECUTOR")
 
 
 def _forward(model: Any, segments: Segments, x: Any) -> tuple[list[Any], Any, Callable[..., Any]]:

@@ -1,6 +1,7 @@
 """Steps that can be taken back: a training step in two halves, and steps that leave the weights alone."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -22,7 +23,7 @@ from memfit.training.micro_batches import (
     whole_batch_train_step,
 )
 from memfit.training.monitoring.peaks import device_name
-from memfit.training.rematerialisation import rematerialised
+from memfit.training.rematerialisation import one_by_one, rematerialised
 from memfit.training.steps import is_custom
 
 Compiled = Callable[[Any, Any], Any]
@@ -45,6 +46,7 @@ class TrainStep:
             # Otherwise a loss scale would be traced as a constant.
             model.optimizer.build(model.trainable_variables)
         self._unfinished = False
+        self._around = nullcontext if settings.segments is None else one_by_one
         self._update: Update | None = None
         self._begun: tf.Variable | None = None
         if is_custom(model, "train_step"):
@@ -63,7 +65,8 @@ class TrainStep:
         self._unfinished = True
         if self._begun is not None:
             self._begun.assign(False)
-        return self._function(data, spec)
+        with self._around():
+            return self._function(data, spec)
 
     def update(self) -> None:
         """Updates the weights."""

@@ -13,12 +13,15 @@ from memfit.training.guard.reading import Reader
 from memfit.training.guard.rollback import Rollback
 from memfit.training.guard.room import Room
 from memfit.training.guard.shapes import check_shapes
+from memfit.training.guard.small_buffers import settled_logs
 from memfit.training.guard.steps import TrainStep, check_survivable
 from memfit.training.guard.tightening import Settings, Tightening
 from memfit.training.host_arrays import HostArrays
 
 # How often an update is taken up again: each time TensorFlow itself waits 10 s for memory.
 _UPDATES = 3
+# How often a step is repeated that cannot be made tighter; each time costs TensorFlow's 10 s, too.
+_REPEATS = 3
 # Steps without a shortage after which the faster step is tried again: far more than a shortage costs (10 s).
 _QUIET = 100
 
@@ -47,7 +50,7 @@ class GuardedTraining:
         host: HostArrays | None = None,
     ) -> None:
         self._model, self._tightening, self._reader, self._journal = model, tightening, reader, journal
-        self._rollback = Rollback(model)
+        self._rollback = Rollback(model, settles=settings != Settings())
         self._made, self._host = made, host
         self._batch = self._quiet = 0
         self._faster: list[Settings] = []  # the settings that ran out, the last one last
@@ -71,7 +74,7 @@ class GuardedTraining:
         if self._quiet > _QUIET and self._faster:
             self._try_faster()
         self._rollback.note()
-        again = False
+        repeated = 0
         while True:
             try:
                 logs = self._compute(data)
@@ -87,11 +90,12 @@ class GuardedTraining:
                 raise self._half_updated(lack, "a custom train_step cannot be taken up half-way")
             check_survivable(self._model, lack)
             self._roll_back()
-            again = self._answer(lack, data, again)
+            repeated = self._answer(lack, data, repeated)
+            self._rollback = Rollback(self._model, settles=True)
             self._rollback.note()
         self._update()
         self._tighter = None
-        return logs
+        return settled_logs(logs)
 
     def _compute(self, data: Any) -> Any:
         first = self.settings not in self._room.need
@@ -115,27 +119,36 @@ class GuardedTraining:
         self._rollback.undo()
         gc.collect()
 
-    def _answer(self, lack: Shortage, data: Any, again: bool) -> bool:
-        """Chooses how the batch is tried again; returns whether it is with the same settings."""
+    def _answer(self, lack: Shortage, data: Any, repeated: int) -> int:
+        """Chooses how the batch is tried again; returns how often it then is with the same settings."""
         self._quiet = 0
         if self._tighter is not None:  # a trial, and the last one
             self.settings, self._tighter, self._faster = self._tighter, None, []
             self._note(lack, f"Rolled back; goes on in {self.settings}")
-            return False
-        if not again and self._room.there_is(self.settings):
+            return 0
+        if not repeated and self._room.there_is(self.settings):
             self._note(lack, "Rolled back; there is room for the step again, and it is repeated")
-            return True
+            return 1
         left, need = free(), self._room.need.get(self.settings)
         batch = data if self._host is None else self._host.read(data)
         found = self._tightening.tighter(self.settings, batch, need, left)
         if found is None:
+            if repeated < _REPEATS and self._may_have_been_unlucky():
+                self._note(lack, "Rolled back; nothing tighter is left or allowed, and it is repeated")
+                return repeated + 1
             self._note(lack, "Rolled back; nothing tighter is left or allowed")
             raise OutOfMemory(self._tightening.needed(self.settings, str(lack), need, left))
         self._faster.append(self.settings)
         self._forget(self.settings)
         self.settings, remark = found
         self._note(lack, f"Rolled back, and trained again in {self.settings}{remark}")
-        return False
+        return 0
+
+    def _may_have_been_unlucky(self) -> bool:
+        """Whether only the gaps between tensors may have been in the way: they lie elsewhere the next time."""
+        if self.settings in self._room.need:
+            return self._room.there_is(self.settings)
+        return self.settings.segments is not None  # chosen to fill the memory
 
     def _try_faster(self) -> None:
         """Goes back to the faster step, on trial, where a step like that has found room before and would now."""

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from memfit.planning.private_apis import set_input
 from memfit.training.guard.gradients import GradientShelf, nothing
+from memfit.training.guard.small_buffers import Places
 from memfit.training.guard.writes import (
     Group,
     Unchainable,
@@ -40,6 +41,7 @@ class Update:
         with tf.device("CPU:0"):  # on a GPU every count would be a kernel of its own
             self._written = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._whole: Callable[[], None] | None = None
+        self._places = Places(model.trainable_variables)
 
     def run(self) -> None:
         """Applies the gradients."""
@@ -47,6 +49,7 @@ class Update:
             return
         if self._whole is None:
             self._whole = self._traced(0)
+            self._places.free()
         self._whole()
 
     @property
