@@ -17,8 +17,9 @@ from memfit.estimation.gpu_compiler.refusal import NotCompiled
 from memfit.estimation.gpus import gpu
 from memfit.estimation.naming import Names
 from memfit.estimation.optimizers import optimizers_of
+from memfit.estimation.prepared import Prepare
 from memfit.estimation.recorded import Recording
-from memfit.estimation.recording import Prepare, record
+from memfit.estimation.recording import record
 from memfit.estimation.replay import no_collection
 from memfit.estimation.sending import packed
 from memfit.estimation.specs import spec_of

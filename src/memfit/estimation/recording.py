@@ -6,8 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
 from memfit.estimation.allocations import KEPT_EVENTS, STEPS
 from memfit.estimation.compiled import bytes_per_sample, compiled_for
@@ -22,22 +21,6 @@ from memfit.estimation.trace import Event, mark, traced
 from memfit.estimation.updates import copy_updates
 
 PHASES = ("train", "validate", "predict")
-
-
-class Around(NamedTuple):
-    """What a step runs in.
-
-    Attributes:
-        enter: Gives a context for each step.
-        variables: Gives the variables that it keeps, once a step has run.
-    """
-
-    enter: Callable[[], AbstractContextManager[None]]
-    variables: Callable[[], Sequence[Any]]
-
-
-# Gives the copied model another step, and says what that runs in.
-Prepare = Callable[[Any], Around | None]
 # Threads run ops in another order in every step: a small model, whose few large ops may or may not run at the same
 # time, peaks up to 20% higher in one step of thirty than in most, and has quick steps; a large one averages that
 # out, and is recorded as often as the time allows, but never less often than the peak's definition needs.
@@ -85,12 +68,12 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
         for optimizer in optimizers:
             copy_updates(optimizer)
     traced_step, anew, loops = step_of(model, spec, phase, batches[-1])
-    step = traced_step if around is None else _in(around, traced_step)
+    step = traced_step if around is None else around.run(traced_step)
     if anew:
         # Three show a line and whether it is one. What XLA asks for at the batch in question it says itself.
         batches = batches[-1:] if model.jit_compile else batches[-anew:]
     known = batches if anew and not model.jit_compile else ()
-    traceable: Any = step
+    traceable: Any = traced_step
     for batch in known:
         traceable.get_concrete_function(batch_of(spec, batch))  # it takes longer while the profiler is on
     if not known:
@@ -140,16 +123,6 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
         seconds=_mean([trace.seconds[number] for number in recorded]),
         inputs={} if model.jit_compile else inputs_of(traced_step, data),
     )
-
-
-def _in(around: Around, step: Callable[[Batch], Any]) -> Callable[[Batch], Any]:
-    """Returns the step as it is run."""
-
-    def run(data: Batch) -> Any:
-        with around.enter():
-            return step(data)
-
-    return run
 
 
 def _settle(step: Callable[[Batch], Any], data: Batch) -> None:

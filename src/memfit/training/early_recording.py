@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from memfit.estimation.recording import Around, Prepare
+from memfit.estimation.prepared import Around, Prepare
 from memfit.planning.candidates import Way
 from memfit.planning.recorded_steps import AnyEstimate
 

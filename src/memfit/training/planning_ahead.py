@@ -1,14 +1,14 @@
 """`plan`: the search of the planning room, with steps recorded as this room executes them."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.estimating import estimate
 from memfit.estimation.optimizers import is_alone
-from memfit.estimation.recording import Around, Prepare
+from memfit.estimation.prepared import Around, Prepare
 from memfit.planning.candidates import Way
 from memfit.planning.plan import Plan
 from memfit.planning.recorded_steps import PARTS_RECORDED, AnyEstimate
@@ -159,13 +159,14 @@ def compute(model: Any, way: Way) -> Around | None:
     object.__setattr__(model, "train_step", step)
     if model.jit_compile:
         return None
+    if way.segments is not None:
+        one_by_one().__enter__()  # for tracing, too; the process ends with the recording
     rollback = Rollback(model, settles=True)
 
     @contextmanager
     def as_guarded() -> Iterator[None]:
         rollback.note()
-        with nullcontext() if way.segments is None else one_by_one():
-            yield
+        yield
 
     return Around(as_guarded, lambda: rollback.places)
 

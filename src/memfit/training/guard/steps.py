@@ -65,7 +65,14 @@ class TrainStep:
         self._unfinished = True
         if self._begun is not None:
             self._begun.assign(False)
-        with self._around():
+        try:
+            with self._around():
+                return self._function(data, spec)
+        except tf.errors.FailedPreconditionError:
+            # Loops of somebody's own `tf.function` that was traced before cannot run one by one; nothing has run.
+            if self._around is nullcontext:
+                raise
+            self._around = nullcontext
             return self._function(data, spec)
 
     def update(self) -> None:
