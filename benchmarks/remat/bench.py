@@ -43,7 +43,7 @@ def measure(name: str, batch: int, folder: str) -> list[dict[str, Any]]:
 
     from memfit.planning.rematerialisation import front
     from memfit.training.micro_batches import micro_batched_train_step
-    from memfit.training.rematerialisation import rematerialised
+    from memfit.training.rematerialisation import one_by_one, rematerialised
 
     # One region, not touched, and free again at once.
     del_at_once = tf.raw_ops.Empty(shape=[6, 2**30], dtype=tf.uint8, init=False)
@@ -68,6 +68,15 @@ def measure(name: str, batch: int, folder: str) -> list[dict[str, Any]]:
 
         return step
 
+    def as_fitted(step: Any) -> Any:
+        """The step as `memfit.fit` runs those with segments."""
+
+        def run() -> Any:
+            with one_by_one():
+                return step()
+
+        return run
+
     began = time.perf_counter()
     choices = front(model, batch)
     seconds = time.perf_counter() - began
@@ -79,7 +88,9 @@ def measure(name: str, batch: int, folder: str) -> list[dict[str, Any]]:
         picked[choice.activation_bytes] = choice
     forward = tf.function(lambda: tf.reduce_mean(model(x, training=True)))
     runs: list[tuple[Any, Any]] = [(None, step_with(model)), (None, forward)]
-    runs += [(choice, step_with(rematerialised(model, choice))) for choice in picked.values()]
+    runs += [
+        (choice, as_fitted(step_with(rematerialised(model, choice)))) for choice in picked.values()
+    ]
     labels = ["stock", "forward only", *("rematerialised" for _ in picked)]
     added = [0 for _ in runs]
     weights = sum(math.prod(weight.shape) for weight in model.trainable_variables)
@@ -92,7 +103,8 @@ def measure(name: str, batch: int, folder: str) -> list[dict[str, Any]]:
                 next(choice for choice in choices if choice.activation_bytes <= part * choice.stock_bytes),
             )
         inner = micro_batched_train_step(model, size, lambda x, call=call: call(x, training=True))
-        runs.append((None, tf.function(lambda inner=inner: inner((x, y))["loss"])))
+        step = tf.function(lambda inner=inner: inner((x, y))["loss"])
+        runs.append((None, step if part is None else as_fitted(step)))
         labels.append(f"micro-batches of {size}" + (f", {part:.0%} kept" if part else ""))
         added.append(4 * weights)  # the accumulators stay between steps
     times: list[list[float]] = [[] for _ in runs]
