@@ -88,9 +88,7 @@ def measure(name: str, batch: int, folder: str) -> list[dict[str, Any]]:
         picked[choice.activation_bytes] = choice
     forward = tf.function(lambda: tf.reduce_mean(model(x, training=True)))
     runs: list[tuple[Any, Any]] = [(None, step_with(model)), (None, forward)]
-    runs += [
-        (choice, as_fitted(step_with(rematerialised(model, choice)))) for choice in picked.values()
-    ]
+    runs += [(choice, as_fitted(step_with(rematerialised(model, choice)))) for choice in picked.values()]
     labels = ["stock", "forward only", *("rematerialised" for _ in picked)]
     added = [0 for _ in runs]
     weights = sum(math.prod(weight.shape) for weight in model.trainable_variables)
