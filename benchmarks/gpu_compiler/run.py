@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,8 @@ class Training:
         if lever:
             with suppress(InvalidInput):  # no choice is that small: the smallest there is
                 return partial(rematerialised, segments=choose(self.model, batch, lever, compiled=True))
-        return partial(rematerialised, segments=front(self.model, batch, compiled=True)[-1])
+        smallest = front(self.model, batch, compiled=True)[-1]
+        return partial(rematerialised, segments=replace(smallest, in_parts=lever == 0))
 
     def hlo(self, lever: Lever, batch: int) -> Lowered:
         """The step as HLO."""

@@ -3,6 +3,7 @@
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from memfit.budgets.errors import InvalidInput
@@ -102,6 +103,8 @@ class Prospects:
                 # A GPU's step is asked of its compiler, which is XLA.
                 compiled = True if self.job.device is not None else None
                 self.fronts = front(self.job.model, self._reference, self._input_specs(), compiled=compiled)
+                if self.fronts and compiled:  # where that is not enough; it costs more time
+                    self.fronts = (*self.fronts, replace(self.fronts[-1], in_parts=True))
         except InvalidInput as error:
             self.no_segments = str(error)
 

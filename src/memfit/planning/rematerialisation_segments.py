@@ -19,6 +19,7 @@ class Segments:
         stock_bytes: Predicted activation memory of the step without rematerialisation.
         activation_bytes: Predicted activation memory with it.
         recomputed: Predicted extra time, as a fraction of the step's time without it.
+        in_parts: Whether the largest convolutions are computed in parts of the batch, which XLA alone does.
     """
 
     batch_size: int
@@ -27,6 +28,7 @@ class Segments:
     stock_bytes: Size
     activation_bytes: Size
     recomputed: float
+    in_parts: bool = False
 
     def __repr__(self) -> str:
         rows = [
@@ -60,6 +62,7 @@ class Segments:
                 stock_bytes=Size(data["stock_bytes"]),
                 activation_bytes=Size(data["activation_bytes"]),
                 recomputed=float(data["recomputed"]),
+                in_parts=bool(data.get("in_parts", False)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInput(

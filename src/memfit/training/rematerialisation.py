@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from memfit.estimation.gpu_compiler import lowering
 from memfit.planning.private_apis import added_losses, copy_mask, gradients, set_added_loss
 from memfit.planning.rematerialisation_concats import without_concats
 from memfit.planning.rematerialisation_segments import Segments
@@ -114,7 +113,7 @@ def _forward(model: Any, segments: Segments, x: Any) -> tuple[list[Any], Any, Ca
                 wanted=ops_of(found[len(inputs) :]),
             )
             found = [latest(gradient) for gradient in found]
-            if compiles_with_xla(graph) and lowering.is_for_gpu():
+            if segments.in_parts and compiles_with_xla(graph):
                 in_parts = compute_in_parts([*ops, *graph.get_operations()[first:]], segments, outputs)
                 found = [in_parts(gradient) for gradient in found]
         by_weight = dict(zip((weight.ref() for weight in weights), found[len(inputs) :], strict=True))

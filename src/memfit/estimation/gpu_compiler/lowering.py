@@ -16,8 +16,6 @@ from memfit.estimation.specs import mapped
 
 # Tracing a large model takes seconds; a model whose own code hangs must not hold the caller for ever.
 _SECONDS = 600.0
-# What this process, which is one for it, has lowered.
-_lowering: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,6 @@ def lower_here(payload: bytes, batch: int, phase: str) -> Lowered:
     model, (spec, prepare) = unpacked(payload)
     know_own_variables(model.optimizer)
     model.jit_compile = True  # as on a GPU; on a CPU Keras resolves "auto" to False, and steps look at it
-    _lowering.append(phase)
     if prepare is not None:
         prepare(model)
     private_apis.build(model, spec.batch(2))
@@ -82,13 +79,6 @@ def lower_here(payload: bytes, batch: int, phase: str) -> Lowered:
         batch_bytes=sum(_bytes(leaf.shape, leaf.dtype) for leaf in _leaves(spec.structure)),
         layers=private_apis.layer_names(model),
     )
-
-
-def is_for_gpu() -> bool:
-    """Says whether the steps of this process are for a GPU: one that is there, or one that is not."""
-    import tensorflow as tf
-
-    return bool(_lowering or tf.config.list_physical_devices("GPU"))
 
 
 def _body(model: Any, phase: str) -> Callable[[Any], Any]:
