@@ -137,7 +137,11 @@ def _least(prospects: Prospects) -> tuple[Way, int]:
     """The allowed way that takes least, and the samples that then pass at once."""
     job = prospects.job
     batch_size = 1 if job.batch_size == "max" else job.batch_size
-    least = min(prospects.candidates(batch_size, job.allow), key=lambda candidate: candidate.peak)
+    # What a choice in parts saves is known only when it is compiled.
+    least = min(
+        prospects.candidates(batch_size, job.allow),
+        key=lambda candidate: (candidate.peak, not (candidate.segments and candidate.segments.in_parts)),
+    )
     return least.way, least.micro_batch or batch_size
 
 
