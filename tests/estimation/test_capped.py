@@ -1,5 +1,7 @@
 """Recorded steps under a cap, where a thread that finds no room waits for the others."""
 
+from dataclasses import replace
+
 import pytest
 
 from memfit.estimation.allocations import Allocation, Script
@@ -73,6 +75,29 @@ def test_what_a_waiting_op_has_yet_to_read_is_not_freed_meanwhile():
     )
     assert not completes(Played(script, 1), 26 * MIB)
     assert completes(Played(script, 1), 64 * MIB)
+
+
+def _steps(heights: list[int]) -> Script:
+    """Steps that ask for one tensor of so many MiB each."""
+    allocations = tuple(
+        Allocation("op", "", "activations", "forward", "", (height * MIB, 0, 0), 0, None)
+        for height in heights
+    )
+    order = [code for number in range(len(heights)) for code in (number, -1 - number)]
+    ends = range(0, len(order) + 1, 2)
+    return Script(allocations, 0, frozenset(), (), tuple(order), tuple(ends), (0,) * len(order))
+
+
+@pytest.mark.parametrize(("higher", "fits"), [(0, True), (1, True), (8, False)])
+def test_one_run_in_eight_may_run_out(higher, fits):
+    script = _steps([10] * (33 - higher) + [30] * higher)
+    assert completes(Played(script, 1), 20 * MIB) == fits
+
+
+def test_every_run_of_a_planned_training_has_to_complete():
+    script = replace(_steps([10] * 32 + [30]), one_piece=0)
+    assert not completes(Played(script, 1), 20 * MIB)
+    assert completes(Played(script, 1), 40 * MIB)
 
 
 def test_an_op_waits_for_its_inputs_and_for_what_those_wait_for():
