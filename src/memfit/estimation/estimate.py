@@ -23,12 +23,9 @@ from memfit.tables import table
 _MIB = 2**20
 # What a prediction may be off but for the order of ops; a step that XLA has compiled is one op.
 _PREDICTION_ERROR = 0.03
-# Replayed runs differ because orders do, and not all orders were recorded: so many standard deviations are added to
-# it, as errors that have nothing to do with each other are.
-_DEVIATIONS = 1.25
-# Of a large model too few orders are recorded to tell by how much; it is taken to be this much at least.
+# Of a large model too few orders are recorded to tell by how much replayed runs differ; this much at least, then.
 _FEW_RUNS = 4
-_LEAST_OF_FEW = 0.03
+_LEAST_OF_FEW = 0.0375
 
 
 @dataclass(frozen=True)
@@ -114,11 +111,12 @@ class Estimate:
 
     @property
     def _error(self) -> float:
-        return hypot(_PREDICTION_ERROR, _DEVIATIONS * self._deviation) + self.doubt
+        # As errors add up that have nothing to do with each other.
+        return hypot(_PREDICTION_ERROR, self._deviation) + self.doubt
 
     @property
     def _deviation(self) -> float:
-        """By how much the peaks of replayed runs differ, as a part of the peak."""
+        """The standard deviation of the peaks of replayed runs, as a part of the peak: orders of ops differ."""
         found = pstdev(self._highest) / self.peak
         many = len(self._highest) >= _FEW_RUNS and len(self.script.ends) > 2 * STEPS
         return found if many or self.script.compiled else max(found, self.played.deviation, _LEAST_OF_FEW)
