@@ -109,3 +109,8 @@ def test_the_largest_batch_is_found_to_within_two_per_cent(bound: int) -> None:
     assert min(bound, LARGEST) * 63 / 64 - 1 <= found <= bound
     assert len(asked) < 25
     assert largest_batch(fits, at_most=5) == min(bound, 5)
+
+
+def test_the_largest_batch_may_lie_beyond_some_that_do_not_fit() -> None:
+    assert largest_batch(lambda size: size <= 60 or 70 <= size <= 80) == 78
+    assert largest_batch(lambda size: size <= 60 or 70 <= size <= 80, at_most=65) == 60
