@@ -61,7 +61,7 @@ class Places:
         for weight in weights:
             with tf.device(weight.value.device):
                 self._taken += [
-                    tf.raw_ops.Empty(shape=[_PLACE], dtype=tf.uint8) for _ in range(2 * _CONSTANTS)
+                    tf.raw_ops.Empty(shape=[_PLACE // 4], dtype=tf.float32) for _ in range(2 * _CONSTANTS)
                 ]
 
     def free(self) -> None:
