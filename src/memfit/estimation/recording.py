@@ -25,13 +25,10 @@ PHASES = ("train", "validate", "predict")
 # time, peaks up to 20% higher in one step of thirty than in most, and has quick steps; a large one averages that
 # out, and is recorded as often as the time allows, but never less often than the peak's definition needs.
 _STEPS = range(5, 31)
-# Where a step takes longer than a second, three orders do: it is a large model, or one of large images.
-_FEWEST_STEPS = 3
 # Seconds for them: what tracing leaves of the 15 that an estimate may take, some of which TensorFlow's start takes,
 # and as much again the profiler's end.
 _SECONDS = (1.0, 4.0)
 _SECONDS_BEFORE = 8.0
-_MOST_SECONDS = 2.5
 # Smaller arrays may lie where TensorFlow needs no copy of them, at any batch size.
 _LARGE_ARRAY = 2**16
 
@@ -204,11 +201,7 @@ def _in_a_row(
     most = min(most, _STEPS.stop - 1)
     firsts = count = 0
     wanted = 1
-    while (
-        count < _FEWEST_STEPS
-        or (count < _STEPS.start and time.monotonic() - begin < _MOST_SECONDS)
-        or (count < most and time.monotonic() - begin < seconds)
-    ):
+    while count < _STEPS.start or (count < most and time.monotonic() - begin < seconds):
         if firsts < wanted:
             for optimizer in fresh:
                 if optimizer.built:
