@@ -215,7 +215,7 @@ def script_of(recording: Recording, *optimizers: str) -> Script:
                 (event.op, layer_of(event.op), "workspace", "", event.shape, sizes[asker], len(found))
             )
     before = len(found)
-    holding = Holding()
+    holding = Holding(moved_before=recording.guarded)
     temporary: list[int] = []
 
     def born(event: Event, polynomial: Bytes, kind: str) -> None:

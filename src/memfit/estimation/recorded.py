@@ -43,6 +43,7 @@ class Recording:
         shapes: Shapes of the trainable variables, as text: a gradient has one of them.
         seconds: Time per op name in a step of the largest batch.
         inputs: What every op of the step waits for, by name; empty where XLA compiles the step.
+        guarded: Whether the step ran as the guard runs planned ones, who moves small variables before each.
     """
 
     phase: str
@@ -56,6 +57,7 @@ class Recording:
     shapes: frozenset[str]
     seconds: dict[str, float]
     inputs: dict[str, tuple[str, ...]]
+    guarded: bool = False
 
     @property
     def batches(self) -> tuple[int, ...]:

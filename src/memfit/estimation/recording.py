@@ -119,6 +119,7 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
         shapes=frozenset(_shape_text(v.shape) for v in model.trainable_variables),
         seconds=_mean([trace.seconds[number] for number in recorded]),
         inputs={} if model.jit_compile else inputs_of(traced_step, data),
+        guarded=around is not None,
     )
 
 
