@@ -1,5 +1,6 @@
 """Under guard and undisturbed, a training is stock Keras's."""
 
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -9,6 +10,7 @@ import tensorflow as tf
 from keras import layers
 
 import memfit
+from memfit.planning.rematerialisation import front
 from training.parity import levers
 
 RANDOM = np.random.default_rng(6)
@@ -76,3 +78,38 @@ def test_under_a_distribution_strategy_there_is_no_guard_and_the_run_says_so() -
     history = memfit.fit(model, X, Y, batch_size=8, verbose=0, plan=levers(model, 8))
     assert "without the guard" in str(history.memory.events[0])
     assert int(model.optimizer.iterations) == 3
+
+
+class Loop(layers.Layer):
+    """A loop in a function of its own, which TensorFlow traces once and for any executor but one."""
+
+    @tf.function
+    def grown(self, x: Any) -> Any:
+        for _ in tf.range(3):
+            x = x * 1.01
+        return x
+
+    def call(self, x: Any) -> Any:
+        return self.grown(x)
+
+
+def test_a_loop_that_was_traced_before_cannot_run_one_by_one_and_trains_all_the_same() -> None:
+    histories = []
+    x, y = np.ones((16, 16, 16, 3), "float32"), np.ones((16, 1), "float32")
+    for planned in (False, True):
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(1)
+        body = [layers.Conv2D(8, 3, padding="same", activation="relu") for _ in range(4)]
+        model = keras.Sequential(
+            [keras.Input((16, 16, 3)), *body, Loop(), layers.GlobalAveragePooling2D(), layers.Dense(1)]
+        )
+        model.compile("sgd", "mse", jit_compile=False)
+        tf.function(lambda x, model=model: model(x, training=True))(x[:8])  # here the loop is traced
+        arguments: dict[str, Any] = {"batch_size": 8, "epochs": 2, "verbose": 0, "shuffle": False}
+        if planned:
+            plan = replace(levers(model, 8, None), segments=front(model, 8)[-1])
+            history = memfit.fit(model, x, y, plan=plan, **arguments)
+        else:
+            history = model.fit(x, y, **arguments)
+        histories.append(history.history["loss"])
+    np.testing.assert_allclose(histories[1], histories[0], rtol=1e-5)

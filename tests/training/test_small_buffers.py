@@ -57,6 +57,7 @@ def broken_into() -> list[float]:
         found.append(1 - largest() / (free() or 1))
         return compute(self, data)
 
+    # In this process alone: nothing that is public runs between what the guard notes and its step.
     training.GuardedTraining._compute = looked_at  # type: ignore[method-assign]
     model = blocks()
     plan = replace(levers(model, BATCH, None), segments=front(model, BATCH)[-1])

@@ -1,7 +1,6 @@
 """`plan`: the search of the planning room, with steps recorded as this room executes them."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -136,7 +135,7 @@ def compute(model: Any, way: Way) -> Around | None:
     """Gives a model the step that is computed in some way; for a copy that is recorded and thrown away.
 
     Returns:
-        What the guard runs the step in.
+        What the guard does around the step.
     """
     from memfit.training import private_apis
     from memfit.training.guard.rollback import Rollback
@@ -162,13 +161,7 @@ def compute(model: Any, way: Way) -> Around | None:
     if way.segments is not None:
         one_by_one().__enter__()  # for tracing, too; the process ends with the recording
     rollback = Rollback(model, settles=True)
-
-    @contextmanager
-    def as_guarded() -> Iterator[None]:
-        rollback.note()
-        yield
-
-    return Around(as_guarded, lambda: rollback.places)
+    return Around(rollback.note, lambda: rollback.places)
 
 
 def _after_all_gradients(model: Any) -> Callable[[list[Any], list[Any]], None]:

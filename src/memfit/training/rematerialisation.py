@@ -64,8 +64,8 @@ def one_by_one() -> AbstractContextManager[None]:
     """Lets functions that are called inside run one op after the other, and in the same order every time.
 
     Several threads run ops in another order in every step, with other gaps in the memory: a ResNet50 trained in one
-    step and ran out in the next. The kernels themselves still use all cores, and steps take as long. TensorFlow
-    does this on a CPU only; on a GPU all kernels run in one line, if not always in the same one.
+    step and ran out in the next. The kernels themselves still use all cores; six steps of a MobileNetV2 took as
+    long as with threads. Only on a CPU: this executor takes no graph cut for several devices, as a GPU's is.
     """
     import tensorflow as tf
 

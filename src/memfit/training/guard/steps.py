@@ -27,6 +27,8 @@ from memfit.training.rematerialisation import one_by_one, rematerialised
 from memfit.training.steps import is_custom
 
 Compiled = Callable[[Any, Any], Any]
+# What refuses a function that cannot run one op after the other, as it names itself (TensorFlow 2.19, 2.21).
+_EXECUTOR = "Single-threaded executor"
 
 
 class TrainStep:
@@ -68,9 +70,9 @@ class TrainStep:
         try:
             with self._around():
                 return self._function(data, spec)
-        except tf.errors.FailedPreconditionError:
+        except tf.errors.FailedPreconditionError as error:
             # Loops of somebody's own `tf.function` that was traced before cannot run one by one; nothing has run.
-            if self._around is nullcontext:
+            if self._around is nullcontext or _EXECUTOR not in error.message:
                 raise
             self._around = nullcontext
             return self._function(data, spec)
