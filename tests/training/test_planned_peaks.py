@@ -58,7 +58,11 @@ def measured(way: Way) -> int:
 
 
 @pytest.mark.parametrize("kind", ["parts", "segments"])
-def test_the_recorded_peak_is_that_of_the_guarded_training(kind: str) -> None:
+def test_the_recorded_peak_is_that_of_the_guarded_training(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With several threads this training peaks at 90 MiB in one process and at 116 in the next.
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
     way: Any = Way(None, True) if kind == "parts" else Way(front(dense(), PART)[-1])
     ours, real = predicted(way), isolated(measured, way, memory="1GiB")
-    assert ours == pytest.approx(real, rel=0.1)
+    assert ours == pytest.approx(real, rel=0.02)
