@@ -11,20 +11,24 @@ class Around(NamedTuple):
 
     Attributes:
         before: What is done before each step.
+        after: What is done after each.
         variables: Gives the variables that this keeps, once a step has run.
     """
 
     before: Callable[[], None]
+    after: Callable[[], None]
     variables: Callable[[], Sequence[Any]]
 
     def run(self, step: Callable[[Batch], Any]) -> Callable[[Batch], Any]:
         """Returns the step as it is run."""
 
-        def after_that(data: Batch) -> Any:
+        def whole(data: Batch) -> Any:
             self.before()
-            return step(data)
+            logs = step(data)
+            self.after()
+            return logs
 
-        return after_that
+        return whole
 
 
 # Gives the copied model another step, and says what there is around it.

@@ -10,6 +10,7 @@ import tensorflow as tf
 from memfit.budgets.errors import InvalidInput
 from memfit.training import private_apis
 from memfit.training.accumulators import Accumulators, OtherKindOfGradient
+from memfit.training.guard.writes import writing
 from memfit.training.loss_shares import losses_of_part
 from memfit.training.parted_batch import Found, PartedBatch, Sums
 from memfit.training.parts import Part
@@ -85,16 +86,26 @@ def whole_batch_train_step(model: keras.Model, forward: Forward, apply: Apply | 
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(whole(data))
         with tf.GradientTape() as tape:
             y_pred = forward(x)
+            begin = _ops_until_now()
             loss = private_apis.compute_loss(model, x, y, y_pred, sample_weight, training=True)
             samples = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
             private_apis.track_loss(model, loss, samples)
             loss = model.optimizer.scale_loss(loss)
+        logs = model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         weights = model.trainable_weights
-        if weights:
-            apply(tape.gradient(loss, weights), weights)
-        else:
+        if not weights:
             warnings.warn("The model does not have any trainable weights.", stacklevel=2)
-        return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+            return logs
+        # What metrics wait for would lie between large tensors all through the backward pass, and so would logs.
+        with tf.control_dependencies(writing(_ops_since(begin))):
+            one = tf.ones_like(loss)
+        gradients = tape.gradient(loss, weights, output_gradients=one)
+        apply(gradients, weights)
+        if type(model).compute_metrics is not keras.Model.compute_metrics:
+            return logs
+        there = [gradient for gradient in gradients if gradient is not None]
+        with tf.control_dependencies(tf.nest.flatten(there, expand_composites=True)):
+            return model.get_metrics_result()
 
     return train_step
 
@@ -115,6 +126,15 @@ def micro_batched_test_step(model: keras.Model, size: int) -> Step:
         return _logs(model, batch, batch.add_up(evaluate, _zeros(model))[0], names)
 
     return test_step
+
+
+def _ops_until_now() -> int:
+    """How many ops the graph has that is traced; none where a step runs eagerly."""
+    return 0 if tf.executing_eagerly() else len(tf.compat.v1.get_default_graph().get_operations())
+
+
+def _ops_since(begin: int) -> list[Any]:
+    return [] if tf.executing_eagerly() else tf.compat.v1.get_default_graph().get_operations()[begin:]
 
 
 def _applying(model: keras.Model) -> Apply:

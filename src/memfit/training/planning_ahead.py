@@ -138,7 +138,9 @@ def compute(model: Any, way: Way) -> Around | None:
         What the guard does around the step.
     """
     from memfit.training import private_apis
+    from memfit.training.guard.gradients import GradientShelf
     from memfit.training.guard.rollback import Rollback
+    from memfit.training.guard.update import Update
     from memfit.training.micro_batches import micro_batched_train_step, whole_batch_train_step
     from memfit.training.rematerialisation import one_by_one, rematerialised
 
@@ -148,7 +150,8 @@ def compute(model: Any, way: Way) -> Around | None:
     if model.built and is_alone(model):
         model.optimizer.build(model.trainable_variables)  # as the guard does before the first step
     forward = as_it_is if way.segments is None else rematerialised(model, way.segments)
-    apply = None if model.jit_compile else _after_all_gradients(model)
+    shelf = GradientShelf(own_places=way.segments is not None and not way.in_parts)
+    apply = None if model.jit_compile else shelf.put
     if way.in_parts:
         step = micro_batched_train_step(
             model, lambda samples: (samples + PARTS_RECORDED - 1) // PARTS_RECORDED, forward, apply
@@ -161,22 +164,4 @@ def compute(model: Any, way: Way) -> Around | None:
     if way.segments is not None:
         one_by_one().__enter__()  # for tracing, too; the process ends with the recording
     rollback = Rollback(model, settles=True)
-    return Around(rollback.note, lambda: rollback.places)
-
-
-def _after_all_gradients(model: Any) -> Callable[[list[Any], list[Any]], None]:
-    """Updates the weights when all gradients are there, as the guard does, who keeps them on a shelf until then.
-
-    Keras's own step updates a weight as soon as it can, and has fewer gradients at once.
-    """
-    import tensorflow as tf
-
-    def apply(gradients: list[Any], weights: list[Any]) -> None:
-        there = [gradient for gradient in gradients if gradient is not None]
-        with tf.control_dependencies(tf.nest.flatten(there, expand_composites=True)):
-            kept = tf.nest.map_structure(
-                lambda part: None if part is None else tf.identity(part), gradients, expand_composites=True
-            )
-        model.optimizer.apply_gradients(zip(kept, weights, strict=True))
-
-    return apply
+    return Around(rollback.note, Update(model, shelf).run, lambda: [*rollback.places, *shelf.places()])

@@ -57,13 +57,14 @@ class TrainStep:
         elif model.jit_compile and not model.run_eagerly:
             step = train_step(model, settings)
         else:
-            shelf = GradientShelf()
+            shelf = GradientShelf(own_places=settings.segments is not None and settings.micro_batch is None)
             self._update = Update(model, shelf)
             step = train_step(model, settings, shelf.put)
         self._function = compiled(model, step if host is None else host.fed(step))
 
     def compute(self, data: Any, spec: Any) -> Any:
         """Computes gradients and metrics of a batch, and returns the logs."""
+        self.abandon()  # what a failure before has left
         self._unfinished = True
         if self._begun is not None:
             self._begun.assign(False)

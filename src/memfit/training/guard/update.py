@@ -156,10 +156,12 @@ class Update:
         return last
 
     def _releases(self, line: Sequence[Group]) -> dict[int, list[tf.Variable]]:
-        """By group, the places on the shelf that no later one reads.
+        """By group, the places on the shelf that no later one reads, where gradients have none of their own.
 
         Not those that a branch or a check reads: it runs again when the update is traced again.
         """
+        if self._shelf.own_places:
+            return {}
         graph = tf.compat.v1.get_default_graph()
         places = {graph.capture(place.handle).name: place for place in self._shelf.places()}
         last: dict[str, int] = {}
