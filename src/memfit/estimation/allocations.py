@@ -9,7 +9,7 @@ from typing import Any
 from memfit.estimation.compiled import Compiled
 from memfit.estimation.dependencies import Dependencies, Inputs
 from memfit.estimation.holding import Holding, made_anew
-from memfit.estimation.laying_out import LayingOut, laying_out
+from memfit.estimation.laying_out import LayingOut, laying_out, nursery
 from memfit.estimation.naming import Names
 from memfit.estimation.recorded import FOLDED, Recording, Step
 from memfit.estimation.sizes import Asker, Bytes, askers, size_of, sizes_by_asker
@@ -76,6 +76,7 @@ class Script:
         inputs: What every op waits for, where that is known.
         temporary: Which allocations an op uses for itself, and no other reads.
         compiled: Whether XLA has compiled the step.
+        nursery: The bytes of gaps that are made for what is small, before the first step.
     """
 
     allocations: tuple[Allocation, ...]
@@ -92,6 +93,7 @@ class Script:
     inputs: Inputs = field(default_factory=dict)
     temporary: frozenset[int] = frozenset()
     compiled: bool = False
+    nursery: tuple[int, ...] = ()
 
     @property
     def variables(self) -> int:
@@ -273,6 +275,9 @@ def script_of(recording: Recording, *optimizers: str) -> Script:
         inputs=recording.inputs,
         temporary=frozenset(temporary),
         compiled=bool(recording.compiled),
+        nursery=tuple(nursery(v.bytes for v in recording.variables if v.kind == "weights"))
+        if recording.guarded
+        else (),
     )
     script.make_arrays()
     return script

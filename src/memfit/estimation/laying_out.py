@@ -1,12 +1,18 @@
 """How Keras makes a model's variables, with the gaps that leaves."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from memfit.estimation.bfc import rounded
 
 # What TensorFlow knows a variable by.
 _HANDLE = 200
+# Variables up to so many bytes are statistics, scales and biases. A step has several buffers of the size of each at
+# once, and several of the smallest size.
+_SMALL = 2**14
+_OF_EACH = 8
+# The smallest buffer.
+PLACE = 256
 
 
 class LayingOut(NamedTuple):
@@ -56,3 +62,16 @@ def laying_out(variables: Sequence[int], random: Set[int]) -> LayingOut:
             codes += [index, -1 - shape]
         make(_HANDLE)
     return LayingOut(codes, [rounded(size) for size in sizes], [*begins, len(codes)])
+
+
+def nursery(variables: Iterable[int]) -> list[int]:
+    """Returns the bytes of the gaps that the guard makes for what is small in a planned step.
+
+    What a normalisation keeps for the backward pass, and its new statistics, are as large as its variables and live
+    through most of the step. The allocator takes the smallest gap that does: these, and none between large tensors.
+
+    Args:
+        variables: The bytes of the model's variables.
+    """
+    small = [size for size in variables if size <= _SMALL]
+    return [size for one in small for size in (*[PLACE] * _OF_EACH, *[one] * _OF_EACH)]

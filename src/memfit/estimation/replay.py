@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from memfit.budgets.arena import pieces_left
 from memfit.estimation.allocations import Allocation
-from memfit.estimation.bfc import BFC, OWNER, SIZE, Chunk, OutOfMemory
+from memfit.estimation.bfc import BFC, OWNER, SIZE, Chunk, OutOfMemory, rounded
+from memfit.estimation.laying_out import PLACE
 from memfit.estimation.played import Played
 
 # More than any step takes, and less than the model of the allocator has addresses for.
@@ -66,12 +67,20 @@ class Replay:
             self._take_in_one_piece()
         self.allocator.serve(codes[taken:], sizes, made, {})
         self.held[: script.variables] = made[: script.variables]
+        self._make_nursery()
         start = script.order[: script.ends[0]]
         self.serve(start)
         # TensorFlow sets up the step's ops, and so its constants, when the optimizer has its state.
         self.serve(range(script.variables, script.before))
         self.keep(range(script.before))
         self.keep(code for code in start if code >= 0)
+
+    def _make_nursery(self) -> None:
+        """Makes gaps for what is small, as the guard does: every other buffer is given back."""
+        sizes = [rounded(size) for gap in self.played.script.nursery for size in (gap, PLACE)]
+        taken: list[Chunk | None] = [None] * len(sizes)
+        self.allocator.serve(range(len(sizes)), sizes, taken, {})
+        self.allocator.serve((-1 - number for number in range(0, len(sizes), 2)), sizes, taken, {})
 
     def _take_in_one_piece(self) -> None:
         """Takes what is left of the memory as one region, as `memfit.training.one_piece` does."""

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from memfit.estimation.laying_out import PLACE, nursery
 from memfit.training.guard.gradients import nothing
 
 # Larger variables are frozen weights, which no step moves.
@@ -19,12 +20,18 @@ _LARGE = 2**20
 # numbers of the optimizer (Adam: 4).
 _PLACE = 256
 _CONSTANTS = 6
+# What a step keeps of the size of each small variable.
+_GAPS = 8
 
 
 def is_small(variable: Any) -> bool:
     """Whether a variable is so small that moving it costs nothing."""
-    shape = variable.shape
-    return bool(shape.is_fully_defined() and shape.num_elements() * variable.dtype.size <= _LARGE)
+    return bool(variable.shape.is_fully_defined() and bytes_of(variable) <= _LARGE)
+
+
+def bytes_of(variable: Any) -> int:
+    """The bytes of a variable's value."""
+    return int(variable.shape.num_elements()) * int(variable.dtype.size)
 
 
 def settle(variables: Sequence[Any], places: Sequence[Any]) -> None:
@@ -61,9 +68,22 @@ class Places:
         for weight in weights:
             with tf.device(weight.value.device):
                 self._taken += [
-                    tf.raw_ops.Empty(shape=[_PLACE // 4], dtype=tf.float32) for _ in range(2 * _CONSTANTS)
+                    tf.raw_ops.Empty(shape=[PLACE // 4], dtype=tf.float32) for _ in range(2 * _CONSTANTS)
                 ]
 
     def free(self) -> None:
         """Gives every other place back, so that each is a gap of its own, which fits a small buffer best."""
         self._taken = self._taken[::2]
+
+
+class Nursery:
+    """Gaps of just the size of what is small in a step, so that it does not lie between large tensors."""
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        with tf.device(variables[0].device):
+            taken = [
+                tf.raw_ops.Empty(shape=[size], dtype=tf.uint8)
+                for gap in nursery(map(bytes_of, variables))
+                for size in (gap, PLACE)
+            ]
+        self._between = taken[1::2]

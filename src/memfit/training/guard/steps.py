@@ -11,6 +11,7 @@ from memfit.estimation.optimizers import is_alone, optimizers_of
 from memfit.training import private_apis
 from memfit.training.guard.events import OutOfMemory, Shortage
 from memfit.training.guard.gradients import GradientShelf
+from memfit.training.guard.small_buffers import Nursery
 from memfit.training.guard.tightening import Settings
 from memfit.training.guard.update import Update
 from memfit.training.host_arrays import HostArrays
@@ -59,6 +60,8 @@ class TrainStep:
         else:
             shelf = GradientShelf(own_places=settings.segments is not None and settings.micro_batch is None)
             self._update = Update(model, shelf)
+            if settings != Settings() and model.built:
+                self._nursery = Nursery([variable.value for variable in model.variables])
             step = train_step(model, settings, shelf.put)
         self._function = compiled(model, step if host is None else host.fed(step))
 
