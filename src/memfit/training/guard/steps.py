@@ -60,7 +60,7 @@ class TrainStep:
         else:
             shelf = GradientShelf(own_places=settings.segments is not None and settings.micro_batch is None)
             self._update = Update(model, shelf)
-            if settings != Settings() and model.built:
+            if settings != Settings() and model.variables:
                 self._nursery = Nursery([variable.value for variable in model.variables])
             step = train_step(model, settings, shelf.put)
         self._function = compiled(model, step if host is None else host.fed(step))
