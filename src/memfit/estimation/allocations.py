@@ -276,7 +276,7 @@ def script_of(recording: Recording, *optimizers: str) -> Script:
         temporary=frozenset(temporary),
         compiled=bool(recording.compiled),
         nursery=tuple(nursery(v.bytes for v in recording.variables if v.kind == "weights"))
-        if recording.guarded
+        if recording.nursery
         else (),
     )
     script.make_arrays()

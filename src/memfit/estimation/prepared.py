@@ -13,11 +13,13 @@ class Around(NamedTuple):
         before: What is done before each step.
         after: What is done after each.
         variables: Gives the variables that this keeps, once a step has run.
+        nursery: Whether gaps are made for what is small, before the first step.
     """
 
     before: Callable[[], None]
     after: Callable[[], None]
     variables: Callable[[], Sequence[Any]]
+    nursery: bool
 
     def run(self, step: Callable[[Batch], Any]) -> Callable[[Batch], Any]:
         """Returns the step as it is run."""

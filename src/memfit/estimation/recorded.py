@@ -44,6 +44,7 @@ class Recording:
         seconds: Time per op name in a step of the largest batch.
         inputs: What every op of the step waits for, by name; empty where XLA compiles the step.
         guarded: Whether the step ran as the guard runs planned ones, who moves small variables before each.
+        nursery: Whether the guard makes gaps for what is small.
     """
 
     phase: str
@@ -58,6 +59,7 @@ class Recording:
     seconds: dict[str, float]
     inputs: dict[str, tuple[str, ...]]
     guarded: bool = False
+    nursery: bool = False
 
     @property
     def batches(self) -> tuple[int, ...]:

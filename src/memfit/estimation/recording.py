@@ -120,6 +120,7 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
         seconds=_mean([trace.seconds[number] for number in recorded]),
         inputs={} if model.jit_compile else inputs_of(traced_step, data),
         guarded=around is not None,
+        nursery=around is not None and around.nursery,
     )
 
 

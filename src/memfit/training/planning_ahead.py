@@ -150,7 +150,8 @@ def compute(model: Any, way: Way) -> Around | None:
     if model.built and is_alone(model):
         model.optimizer.build(model.trainable_variables)  # as the guard does before the first step
     forward = as_it_is if way.segments is None else rematerialised(model, way.segments)
-    shelf = GradientShelf(own_places=way.segments is not None and not way.in_parts)
+    whole = way.segments is not None and not way.in_parts
+    shelf = GradientShelf(own_places=whole)
     apply = None if model.jit_compile else shelf.put
     if way.in_parts:
         step = micro_batched_train_step(
@@ -164,4 +165,5 @@ def compute(model: Any, way: Way) -> Around | None:
     if way.segments is not None:
         one_by_one().__enter__()  # for tracing, too; the process ends with the recording
     rollback = Rollback(model, settles=True)
-    return Around(rollback.note, Update(model, shelf).run, lambda: [*rollback.places, *shelf.places()])
+    update = Update(model, shelf)
+    return Around(rollback.note, update.run, lambda: [*rollback.places, *shelf.places()], nursery=whole)

@@ -58,9 +58,10 @@ class TrainStep:
         elif model.jit_compile and not model.run_eagerly:
             step = train_step(model, settings)
         else:
-            shelf = GradientShelf(own_places=settings.segments is not None and settings.micro_batch is None)
+            whole = settings.segments is not None and settings.micro_batch is None
+            shelf = GradientShelf(own_places=whole)
             self._update = Update(model, shelf)
-            if settings != Settings() and model.variables:
+            if whole and model.variables:
                 self._nursery = Nursery([variable.value for variable in model.variables])
             step = train_step(model, settings, shelf.put)
         self._function = compiled(model, step if host is None else host.fed(step))
