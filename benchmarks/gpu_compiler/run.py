@@ -20,12 +20,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpu_compiler.cases import CASES, TARGETS, Case
+from gpu_compiler.until_buffers import compiled_until_buffers
 from machine import RESULTS, write
 from memfit.budgets.errors import InvalidInput
 from memfit.estimation.estimating import estimate
 from memfit.estimation.gpu_compiler.cache import remembered
 from memfit.estimation.gpu_compiler.compiled import Compiled
-from memfit.estimation.gpu_compiler.compiling import compiled
 from memfit.estimation.gpu_compiler.curve import Curve
 from memfit.estimation.gpu_compiler.estimate import CompiledEstimate, Parts
 from memfit.estimation.gpu_compiler.installed import compiler_version
@@ -44,6 +44,7 @@ _NEAR = 0.05
 _TIMES = 3
 # How many batch sizes are compiled at most, how full is full, and how near to each other two are near enough.
 _COMPILED, _FULL, _CLOSE = 5, 0.98, 0.04
+_BOTH = ("stock", "memfit")
 # How far above a line from a small batch XLA's own recomputation gets.
 _BEYOND = 1.25
 # What is changed in a step: nothing, segments that keep a part of the activations, or micro-batches.
@@ -110,7 +111,9 @@ class Training:
 
         def compile_at(size: int) -> Compiled:
             hlo = self.hlo(lever, size).hlo
-            return remembered(hlo, specs.target, self.version, lambda: compiled(hlo, specs.target))
+            return remembered(
+                hlo, specs.target, self.version, lambda: compiled_until_buffers(hlo, specs.target)
+            )
 
         facts = self.hlo(lever, batch)
         parts = Parts(facts.weights, facts.optimizer, facts.batch_bytes, facts.layers, "adam")
@@ -152,7 +155,11 @@ def largest_row(training: Training, target: str) -> dict[str, Any]:
     """The largest batch that fits a GPU, stock and with an exact lever: each is compiled."""
     case, memory = training.case, gpu(target).usable
     begin = time.perf_counter()
-    found = largest(lambda batch: training.estimate(None, batch, target), memory, case.batch, _BEYOND)
+    # What another GPU holds tells where to begin: its figures and this one's are nearly the same per sample.
+    others = [row for row in kept()["largest"] if row["model"] == case.name and row["target"] != target]
+    known = {name: int(row[name] * memory / gpu(row["target"]).usable) for row in others for name in _BOTH}
+    first, beyond = known.get("stock", case.batch), 1.0 if known else _BEYOND
+    found = largest(lambda batch: training.estimate(None, batch, target), memory, first, beyond)
     stock = found["fits"]
     row = {"model": case.name, "target": target, "stock": stock, "stock_search": found}
     if case.micro_batches:
@@ -160,7 +167,8 @@ def largest_row(training: Training, target: str) -> dict[str, Any]:
         parts = training.estimate(stock // 2, 4 * stock, target)
         row |= {"memfit": 4 * stock if parts.fits(memory) else 0, "lever": "micro-batches, at least"}
     else:
-        found = largest(lambda batch: training.estimate(0.0, batch, target), memory, _TIMES * stock)
+        first = known.get("memfit") or _TIMES * stock
+        found = largest(lambda batch: training.estimate(0.0, batch, target), memory, first)
         row |= {"memfit": found["fits"], "memfit_search": found, "lever": "segments"}
     seconds = time.perf_counter() - begin
     return {**row, "times": row["memfit"] / max(stock, 1), "wall_seconds": seconds}

@@ -132,6 +132,36 @@ def test_a_plan_asks_for_less_where_the_compiler_finds_more_than_was_promised(st
     assert found.predicted <= memory
 
 
+def test_a_plan_computes_convolutions_in_parts_where_segments_alone_do_not_fit(stock):
+    from dataclasses import replace
+    from functools import partial
+
+    from memfit.planning.candidates import Way
+    from memfit.planning.plan import Plan
+    from memfit.planning.rematerialisation import front
+    from memfit.training.planning_ahead import compute, plan
+
+    model = cnn()
+    smallest = front(model, 64, compiled=True)[-1]
+
+    def needed(segments):
+        prepare = partial(compute, way=Way(segments))
+        return estimate(model, 64, device="A100 40GB", prepare=prepare).needed
+
+    alone, parted = needed(smallest), needed(replace(smallest, in_parts=True))
+    assert parted < alone
+    memory = (alone + parted) // 2
+    found = plan(model, 64, memory=memory, allow="exact", device="A100 40GB")
+    assert found.segments == replace(smallest, in_parts=True)
+    assert found.predicted + found.margin <= memory
+    assert found.time > 1
+    assert Plan.from_json(found.to_json()) == found
+    # The largest batch is one that fits only in parts, too.
+    largest = plan(model, "max", memory=memory, allow="exact", device="A100 40GB")
+    assert largest.segments.in_parts
+    assert largest.batch_size >= 64
+
+
 def in_parts(model, size, segments=None):
     from memfit.training import private_apis
     from memfit.training.micro_batches import micro_batched_train_step

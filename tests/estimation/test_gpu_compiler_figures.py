@@ -68,6 +68,7 @@ allocation 7: size 57344, preallocated-temp:
  value: <3 conv.1{0} @0> (size=49152,offset=0): f32[8,6,16,16]{3,2,1,0}
  value: <4 conv.2{0} @0> (size=864,offset=0): f32[6,4,3,3]{3,2,1,0}
  value: <5 gemm{0} @0> (size=4096,offset=49152): f32[16,64]{1,0}
+ value: <6 loop{1} (phi) @0> (size=16384,offset=0): f32[4,1024]{1,0}
 
 Total bytes used: 90112
 """
@@ -82,6 +83,7 @@ RANGES = """HloLiveRange (max 9):
     conv.1{0}:1-6
     conv.2{0}:7-8
     gemm{0}:5-8
+    loop{1}:9-10
   Live ranges at 7 (peak):
     gemm{0}: 4096 bytes (cumulative: 4096 bytes)
 """
@@ -108,6 +110,7 @@ def test_what_lives_at_the_peak_is_named_by_its_op_and_arguments_are_left_out():
         Living(4096, "", "f32[16,64]"),
     )
     assert memory.occupied(7) == 864 + 4096
+    assert memory.occupied(9) == 16384  # what a loop makes, round by round
 
 
 def test_scratch_memory_counts_where_it_does_not_fit_into_what_is_free_while_its_kernel_runs():

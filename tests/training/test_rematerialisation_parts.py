@@ -50,8 +50,12 @@ def leading_to_results(graph: tf.Graph) -> set[Any]:
     return found
 
 
-@pytest.mark.parametrize("batch", [8, 10], ids=["equal parts", "a part begins earlier"])
-def test_gradients_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+@pytest.mark.parametrize(
+    ("batch", "parts"),
+    [(8, 4), (10, 4), (8, 16)],
+    ids=["equal parts", "a part begins earlier", "more parts than samples"],
+)
+def test_gradients_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch, batch: int, parts: int) -> None:
     keras.utils.set_random_seed(1)
     model = model_with_everything()
     images = np.random.default_rng(1).normal(size=(batch, 16, 16, 3)).astype("float32")
@@ -60,6 +64,7 @@ def test_gradients_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch, batch:
     statistics = [variable.numpy() for variable in model.non_trainable_variables]
     model.set_weights(weights)
     monkeypatch.setattr(rematerialisation_parts, "_LARGE", 0.0)
+    monkeypatch.setattr(rematerialisation_parts, "_PARTS", parts)
     smallest = replace(front(model, batch, compiled=True)[-1], in_parts=True)
     ours, graph = gradients(model, rematerialised(model, smallest), images)
     for mine, theirs in zip(ours, stock, strict=True):

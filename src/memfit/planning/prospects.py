@@ -103,10 +103,22 @@ class Prospects:
                 # A GPU's step is asked of its compiler, which is XLA.
                 compiled = True if self.job.device is not None else None
                 self.fronts = front(self.job.model, self._reference, self._input_specs(), compiled=compiled)
-                if self.fronts and compiled:  # where that is not enough; it costs more time
+                if self.fronts and compiled and isinstance(self.steps.stock.estimate, CompiledEstimate):
+                    # Where the others are not enough; it costs more time.
                     self.fronts = (*self.fronts, replace(self.fronts[-1], in_parts=True))
         except InvalidInput as error:
             self.no_segments = str(error)
+
+    @property
+    def last_resort(self) -> Way | None:
+        """The way with the largest convolutions in parts of the batch, where it was not asked for yet.
+
+        What it saves beyond its segments is known only when a GPU's compiler has said it.
+        """
+        if not self.fronts or not self.fronts[-1].in_parts:
+            return None
+        way = Way(self.fronts[-1])
+        return way if self.can_record(way) else None
 
     def candidates(self, batch_size: int, allow: Fidelity = Fidelity.MODEL) -> list[Candidate]:
         """Every candidate for a batch that is allowed, the stock step first."""

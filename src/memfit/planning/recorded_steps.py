@@ -34,7 +34,7 @@ class RecordedStep:
     """The peak of one way to compute a step at any batch size, replayed at few of them.
 
     Between two powers of two the peak is taken to lie on a line. It is the largest of several moments that each
-    grow with the batch, so the line is above it.
+    grow with the batch, so the line is above it. A compiled estimate has lines of its own.
 
     What a step needs beyond its peak is the allocator's gaps. They are looked at for one batch, and again for every
     batch that may fit or not: under just this limit the regions may fall so that there are fewer. But a batch that
@@ -59,12 +59,18 @@ class RecordedStep:
 
     def look_at(self, size: int) -> None:
         """Replays a batch size itself, or compiles it for the GPU that is planned for."""
-        self._learn(self.estimate.at(size))
+        found = self.estimate.at(size)
+        if isinstance(found, CompiledEstimate):
+            # From now on the lines to other sizes go through it.
+            for kept in (self._known, self._fits, self._fits_alone):
+                kept.clear()
+            self._margin = found.margin
+        self._learn(found)
 
     def peak(self, size: int) -> int:
         """The predicted peak."""
-        if size in self._known:
-            return self._known[size]
+        if size in self._known or isinstance(self.estimate, CompiledEstimate):
+            return self._replayed(size)
         low = 2 ** (size.bit_length() - 1)
         below = self._replayed(low)
         if low == size:

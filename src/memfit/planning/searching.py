@@ -102,6 +102,10 @@ def _searched(job: Job, recorder: Recorder | None) -> Plan:
         batch_size, chosen = _choice(prospects)
     # Enough has been recorded: only what a recording stands behind is left to choose from.
     batch_size, chosen = _choice(prospects, recorded_only=True)
+    last = prospects.last_resort if job.batch_size == "max" else None
+    if chosen is not None and chosen.micro_batch is None and last is not None:
+        prospects.record(last, batch_size)
+        batch_size, chosen = _choice(prospects, recorded_only=True)
     if chosen is None:
         # Nothing seems to fit: the way that takes least has to show whether that is so.
         prospects.record(*_least(prospects))
@@ -137,11 +141,9 @@ def _least(prospects: Prospects) -> tuple[Way, int]:
     """The allowed way that takes least, and the samples that then pass at once."""
     job = prospects.job
     batch_size = 1 if job.batch_size == "max" else job.batch_size
-    # What a choice in parts saves is known only when it is compiled.
-    least = min(
-        prospects.candidates(batch_size, job.allow),
-        key=lambda candidate: (candidate.peak, not (candidate.segments and candidate.segments.in_parts)),
-    )
+    if (last := prospects.last_resort) is not None:
+        return last, batch_size
+    least = min(prospects.candidates(batch_size, job.allow), key=lambda candidate: candidate.peak)
     return least.way, least.micro_batch or batch_size
 
 

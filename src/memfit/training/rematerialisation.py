@@ -103,7 +103,8 @@ def _forward(model: Any, segments: Segments, x: Any) -> tuple[list[Any], Any, Ca
         )
         # A gradient that is built in another graph (that of a nested tf.function) is exact, but saves nothing.
         if here is graph:
-            made, found = without_concats(here.get_operations()[first:], found)
+            compiled = compiles_with_xla(graph)
+            made, found = without_concats(here.get_operations()[first:], found, at_once=compiled)
             latest = recompute_in_backward_pass(
                 ops,
                 made,
@@ -113,7 +114,7 @@ def _forward(model: Any, segments: Segments, x: Any) -> tuple[list[Any], Any, Ca
                 wanted=ops_of(found[len(inputs) :]),
             )
             found = [latest(gradient) for gradient in found]
-            if segments.in_parts and compiles_with_xla(graph):
+            if segments.in_parts and compiled:
                 in_parts = compute_in_parts([*ops, *graph.get_operations()[first:]], segments, outputs)
                 found = [in_parts(gradient) for gradient in found]
         by_weight = dict(zip((weight.ref() for weight in weights), found[len(inputs) :], strict=True))

@@ -55,13 +55,13 @@ class Order:
         again = index < self._trace.forward_count
         if again:
             first = not any(key[0] in self._group for key in op.inputs)
-            self._group.add(index)
+            # Where an op cannot wait, as the padding of the images, the next one has to.
+            if not (first and op.reads_values) or self._wait(inputs):
+                self._group.add(index)
         else:
-            first = op.type in ALONE
             self._group.clear()
-        if first and op.reads_values:
-            self._wait(inputs)
-        if not again:
+            if op.type in ALONE and op.reads_values:
+                self._wait(inputs)
             self._unread.subtract(set(op.inputs))
             self._made += [
                 (index, number)
@@ -69,10 +69,11 @@ class Order:
                 if size > self._large or op.type in ALONE or self._graph_ops[index] in self._wanted
             ]
 
-    def _wait(self, inputs: list[Any]) -> None:
+    def _wait(self, inputs: list[Any]) -> bool:
+        """Lets an input wait for what was made; false where none of them can."""
         number = smallest(inputs)
         if number is None or not (inputs[number].op.type in _STORED or _is_small(inputs)):
-            return
+            return False
         read = {tensor.ref() for tensor in inputs}
         awaited = [
             tensor
@@ -85,6 +86,7 @@ class Order:
         if awaited:
             inputs[number], *behind = together([inputs[number], *map(self.latest, awaited)])
             self._latest |= {tensor.ref(): now for tensor, now in zip(awaited, behind, strict=True)}
+        return True
 
     def _output(self, key: Tensor) -> Any:
         return self._graph_ops[key[0]].outputs[key[1]]

@@ -23,7 +23,7 @@ _OF_SAMPLES: dict[str, tuple[int, int | None]] = {
 _OF_FILTERS = {"Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter"}
 # What reads and writes more than this part of a step's activations is computed in parts, and in how many.
 _LARGE = 1 / 5
-_PARTS = 4
+_PARTS = 16
 # XLA convolves float32 with the channels first, and a loop's tensors have the order of axes that they are given.
 _TO_CHANNELS_FIRST, _TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from memfit.estimation.gpu_compiler.compiled import Compiled
 
 # Changes whenever figures are read from a compiled module in another way.
-_FORM = "2"
+_FORM = "3"
 
 
 def cache_folder() -> Path:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 _BLOCK = re.compile(r"^allocation \d+: size (\d+), preallocated-temp:\n((?:[ \t].*\n?)*)", re.MULTILINE)
-_VALUE = re.compile(r"value: <\d+ ([\w.\-]+)(\{[\d,]*\})? @\d+> \(size=(\d+),offset=(\d+)\)")
+# A loop's tensors are "phi": what it begins with, or what a round has made.
+_VALUE = re.compile(r"value: <\d+ ([\w.\-]+)(\{[\d,]*\})?(?: \(phi\))? @\d+> \(size=(\d+),offset=(\d+)\)")
 _RANGE = re.compile(r"^\s+([\w.\-]+)(\{[\d,]*\})?:(\d+)-(\d+)$", re.MULTILINE)
 _PLACE = re.compile(r"^\s+(\d+):([\w.\-]+)$", re.MULTILINE)
 # The block is fullest where a temporary begins that is no smaller than this part of it.
