@@ -155,6 +155,7 @@ def test_a_plan_computes_convolutions_in_parts_where_segments_alone_do_not_fit(s
     assert found.segments == replace(smallest, in_parts=True)
     assert found.predicted + found.margin <= memory
     assert found.time > 1
+    assert "convolutions in parts" in str(found)
     assert Plan.from_json(found.to_json()) == found
     # The largest batch is one that fits only in parts, too.
     largest = plan(model, "max", memory=memory, allow="exact", device="A100 40GB")

@@ -67,7 +67,8 @@ def _rematerialisation(figures: Figures, chosen: Candidate, batch_size: int, why
         name,
         Fidelity.EXACT,
         used=True,
-        setting=f"{len(segments.starts) + 1} segments",
+        setting=f"{len(segments.starts) + 1} segments"
+        + (", large convolutions in parts of the batch" if segments.in_parts else ""),
         why="the least recomputation that fits",
         saving=Size(max(saving, 0)),
         cost=figures.recomputed(segments),
