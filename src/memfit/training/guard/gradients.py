@@ -1,4 +1,4 @@
-"""The gradients of one step, kept where a failure of the update cannot reach them, without a copy."""
+"""The gradients of one step, kept where a failure of the update cannot reach them."""
 
 from collections.abc import Sequence
 from itertools import pairwise
