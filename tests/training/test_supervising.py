@@ -171,8 +171,10 @@ def check(number):
 
 if __name__ == "__main__":
     for way in ("fork", "spawn"):
-        with multiprocessing.get_context(way).Pool(2) as pool:
-            print(pool.map(square, [1, 2]))
+        pool = multiprocessing.get_context(way).Pool(2)
+        print(pool.map(square, [1, 2]))
+        pool.close()  # leaving a `with` would terminate it, which now and then hangs
+        pool.join()
     print(__file__, sys.argv, sys.path[0], file=sys.stderr)
     check(8)
 """
