@@ -63,3 +63,13 @@ def test_places_are_there_before_the_gradients_and_stay_when_they_are_gone() -> 
         assert shelf.read(weights[1]) is None
         shelf.clear()
         np.testing.assert_array_equal(shelf.read(weights[0]), np.zeros((3, 4)))
+
+
+def test_logs_of_an_overridden_compute_metrics_are_kept() -> None:
+    model = network()
+    own = model.compute_metrics
+    object.__setattr__(
+        model, "compute_metrics", lambda *args, **kwargs: {**own(*args, **kwargs), "mine": 7.0}
+    )
+    step = TrainStep(model, Settings(segments=front(model, 8)[-1]))
+    assert set(step.compute((tf.constant(X), tf.constant(Y)), None)) == {"loss", "mine"}

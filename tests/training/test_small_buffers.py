@@ -71,3 +71,33 @@ def test_the_next_step_finds_what_is_free_in_one_piece() -> None:
     first, *later = isolated(broken_into, memory=MEMORY)
     assert len(later) == 2
     assert later == pytest.approx([first] * 2, abs=0.02)
+
+
+def between_large_tensors(gaps: bool) -> bool:
+    """Whether what is small lies between two large tensors, made before and after it; runs in an arena."""
+    import tensorflow as tf
+
+    from memfit.training.guard.small_buffers import Nursery
+    from memfit.training.one_piece import take_in_one_piece
+
+    def tensor(size: int) -> Any:
+        return tf.raw_ops.Empty(shape=[size], dtype=tf.uint8)
+
+    def place(tensor: Any) -> int:
+        return int(np.from_dlpack(tensor).ctypes.data)
+
+    variable = tf.Variable(tf.zeros(100), trainable=False)
+    take_in_one_piece(Size(MEMORY), "CPU:0")
+    begin = place(tensor(100 * MIB))
+    filling = [tensor(400)]
+    while not begin <= place(filling[-1]) < begin + 100 * MIB:  # what was left over elsewhere
+        filling.append(tensor(400))
+    kept = [Nursery([variable])] if gaps else []
+    before, small, after = tensor(50 * MIB), tensor(400), tensor(50 * MIB)
+    assert len(kept) == gaps
+    return place(before) < place(small) < place(after)
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_what_is_small_finds_a_gap_of_its_size(gaps: bool) -> None:
+    assert isolated(between_large_tensors, gaps, memory=MEMORY) is not gaps

@@ -15,6 +15,7 @@ from memfit.training.loss_shares import losses_of_part
 from memfit.training.parted_batch import Found, PartedBatch, Sums
 from memfit.training.parts import Part
 from memfit.training.samples import whole
+from memfit.training.steps import is_custom
 
 Forward = Callable[[Any], Any]
 Step = Callable[[Any], dict[str, Any]]
@@ -101,7 +102,7 @@ def whole_batch_train_step(model: keras.Model, forward: Forward, apply: Apply | 
             one = tf.ones_like(loss)
         gradients = tape.gradient(loss, weights, output_gradients=one)
         apply(gradients, weights)
-        if type(model).compute_metrics is not keras.Model.compute_metrics:
+        if is_custom(model, "compute_metrics"):  # its logs may be others than the metrics
             return logs
         there = [gradient for gradient in gradients if gradient is not None]
         with tf.control_dependencies(tf.nest.flatten(there, expand_composites=True)):

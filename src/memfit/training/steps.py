@@ -2,24 +2,26 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from memfit.budgets.errors import InvalidInput
 from memfit.training import private_apis
-from memfit.training.micro_batches import Step
+
+if TYPE_CHECKING:
+    from memfit.training.micro_batches import Step
 
 _FUNCTIONS = {"train_step": "train_function", "test_step": "test_function"}
 
 
 def is_custom(model: keras.Model, step: str) -> bool:
-    """Says whether a model has its own `train_step` or `test_step`."""
+    """Says whether a model has its own `train_step`, `test_step` or other method of a step."""
     return step in vars(model) or getattr(type(model), step) is not getattr(keras.Model, step)
 
 
 @contextmanager
-def installed(model: keras.Model, **steps: Step | None) -> Iterator[None]:
+def installed(model: keras.Model, **steps: "Step | None") -> Iterator[None]:
     """Lets a model run other steps (`train_step`, `test_step`) and restores its own ones afterwards.
 
     Keras's `fit` and `evaluate` do all the rest: data, epochs, callbacks, compilation, several steps per
