@@ -53,7 +53,7 @@ def test_every_public_name_can_be_loaded_and_unknown_ones_say_so() -> None:
         memfit.fitt  # noqa: B018 - the lookup is what is tested
 
 
-@pytest.mark.parametrize("module", ["memfit.budgets.size", "memfit.budgets.isolation", "memfit.tables"])
+@pytest.mark.parametrize("module", ["memfit.sizes", "memfit.budgets.isolation", "memfit.tables"])
 def test_examples_in_docstrings_hold(module: str) -> None:
     failed, attempted = doctest.testmod(importlib.import_module(module))
     assert attempted

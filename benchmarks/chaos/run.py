@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from machine import RESULTS, write
 from memfit.budgets.arena import arena_environment
+from memfit.survival.supervising import supervise
 from memfit.tables import table
 from memfit.training import run_records
-from memfit.training.supervisor.supervising import supervise
 
 SCRIPT = Path(__file__).parent / "training.py"
 TRAININGS = ("convolutional", "attention", "recurrent", "two stages")

@@ -17,7 +17,7 @@ from estimate.cases import CASES, Case
 from machine import RESULTS, write
 from memfit.budgets.isolation import isolated
 from memfit.estimation.estimating import estimate
-from memfit.estimation.specs import spec_of
+from memfit.estimation.recording.specs import spec_of
 from memfit.tables import table
 
 MIB = 2**20

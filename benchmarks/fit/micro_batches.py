@@ -30,7 +30,7 @@ def measure(name: str, batch: int, part: int | None) -> dict[str, float]:
 
     import tensorflow as tf
 
-    from memfit.training.micro_batches import micro_batched_train_step
+    from memfit.steps.micro_batches.step import micro_batched_train_step
     from models import compiled, data
 
     model = compiled(name)

@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from gpu_compiler.cases import CASES, TARGETS, Case
 from gpu_compiler.until_buffers import compiled_until_buffers
 from machine import RESULTS, write
-from memfit.budgets.errors import InvalidInput
+from memfit.budgets.gpu_table import gpu
+from memfit.errors import InvalidInput
 from memfit.estimation.estimating import estimate
 from memfit.estimation.gpu_compiler.cache import remembered
 from memfit.estimation.gpu_compiler.compiled import Compiled
@@ -30,9 +31,8 @@ from memfit.estimation.gpu_compiler.curve import Curve
 from memfit.estimation.gpu_compiler.estimate import CompiledEstimate, Parts
 from memfit.estimation.gpu_compiler.installed import compiler_version
 from memfit.estimation.gpu_compiler.lowering import Lowered, lowered
-from memfit.estimation.gpus import gpu
-from memfit.estimation.sending import packed
-from memfit.estimation.specs import spec_of
+from memfit.estimation.recording.sending import packed
+from memfit.estimation.recording.specs import spec_of
 from memfit.tables import table
 
 MIB = 2**20
@@ -54,18 +54,18 @@ Lever = float | int | None
 def rematerialised(model: Any, segments: Any) -> None:
     """Gives a copied model the step with these segments."""
     from memfit.planning.candidates import Way
-    from memfit.training.planning_ahead import compute
+    from memfit.planning.planning import compute
 
     compute(model, Way(segments))
 
 
 def micro_batched(model: Any, size: int) -> None:
     """Gives a copied model the step in micro-batches."""
-    from memfit.training import private_apis
-    from memfit.training.micro_batches import micro_batched_train_step
+    from memfit.compat import keras_layers
+    from memfit.steps.micro_batches.step import micro_batched_train_step
 
     def forward(x: Any) -> Any:
-        return private_apis.forward(model, x, training=True)
+        return keras_layers.forward(model, x, training=True)
 
     object.__setattr__(model, "train_step", micro_batched_train_step(model, size, forward))
 
@@ -83,7 +83,7 @@ class Training:
     @cache  # noqa: B019 - a training lives as long as the benchmark
     def prepare(self, lever: Lever) -> Any:
         """What puts a lever into a copied model."""
-        from memfit.planning.rematerialisation import choose, front
+        from memfit.steps.rematerialisation.choose import choose, front
 
         if lever is None:
             return None

@@ -13,7 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from memfit.estimation.gpu_compiler import compiling, memory_map, private_apis
+from memfit.compat import jax_compiler
+from memfit.estimation.gpu_compiler import compiling, memory_map
 from memfit.estimation.gpu_compiler.compiled import Compiled
 from memfit.estimation.gpu_compiler.module_text import read
 
@@ -86,5 +87,5 @@ def _figures(folder: Path, seconds: float) -> Compiled:
 
 if __name__ == "__main__":
     given = Path(sys.argv[1])
-    step = private_apis.stablehlo((given / "step.hlo").read_bytes())
-    private_apis.compile_for(step, (given / "target").read_text())
+    step = jax_compiler.stablehlo((given / "step.hlo").read_bytes())
+    jax_compiler.compile_for(step, (given / "target").read_text())

@@ -40,9 +40,9 @@ def measure(name: str, batch: int, folder: str) -> list[dict[str, Any]]:
     import tensorflow as tf
     from networks import build
 
-    from memfit.planning.rematerialisation import front
-    from memfit.training.micro_batches import micro_batched_train_step
-    from memfit.training.rematerialisation import one_by_one, rematerialised
+    from memfit.steps.micro_batches.step import micro_batched_train_step
+    from memfit.steps.rematerialisation.choose import front
+    from memfit.steps.rematerialisation.rematerialise import one_by_one, rematerialised
 
     # One region, not touched, and free again at once.
     del_at_once = tf.raw_ops.Empty(shape=[6, 2**30], dtype=tf.uint8, init=False)

@@ -16,7 +16,7 @@ from networks import BATCHES, build
 
 from machine import RESULTS, write
 from memfit.budgets.isolation import isolated
-from memfit.budgets.size import Size
+from memfit.sizes import Size
 from memfit.tables import table
 
 STEPS = 4

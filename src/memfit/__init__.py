@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from memfit.budgets.budget import Budget as Budget
     from memfit.budgets.budget import budget as budget
     from memfit.budgets.configuration import configure as configure
-    from memfit.budgets.errors import InvalidInput as InvalidInput
-    from memfit.budgets.errors import MemfitError as MemfitError
-    from memfit.budgets.errors import ProcessDied as ProcessDied
-    from memfit.budgets.errors import TooLate as TooLate
     from memfit.budgets.isolation import isolated as isolated
     from memfit.budgets.releasing import release as release
-    from memfit.budgets.size import Size as Size
     from memfit.data.arrays import arrays as arrays
     from memfit.data.images import images as images
     from memfit.data.linting.lint import lint as lint
+    from memfit.errors import InvalidInput as InvalidInput
+    from memfit.errors import MemfitError as MemfitError
+    from memfit.errors import ProcessDied as ProcessDied
+    from memfit.errors import TooLate as TooLate
     from memfit.estimation.estimate import Estimate as Estimate
     from memfit.estimation.estimating import estimate as estimate
-    from memfit.planning.oom.explaining import explain as explain
+    from memfit.oom.explanation import explain as explain
     from memfit.planning.plan import Plan as Plan
+    from memfit.planning.planning import plan as plan
     from memfit.planning.refusal import DoesNotFit as DoesNotFit
+    from memfit.sizes import Size as Size
     from memfit.training.evaluating import evaluate as evaluate
     from memfit.training.fitting import fit as fit
     from memfit.training.guard.events import OutOfMemory as OutOfMemory
     from memfit.training.monitoring.monitoring import MemoryMonitor as MemoryMonitor
-    from memfit.training.planning_ahead import plan as plan
     from memfit.training.predicting import predict as predict
     from memfit.training.run import Run as Run
 
@@ -41,26 +41,26 @@ _HOME = {
     "Budget": "memfit.budgets.budget",
     "Estimate": "memfit.estimation.estimate",
     "DoesNotFit": "memfit.planning.refusal",
-    "InvalidInput": "memfit.budgets.errors",
-    "MemfitError": "memfit.budgets.errors",
+    "InvalidInput": "memfit.errors",
+    "MemfitError": "memfit.errors",
     "MemoryMonitor": "memfit.training.monitoring.monitoring",
     "OutOfMemory": "memfit.training.guard.events",
     "Plan": "memfit.planning.plan",
-    "ProcessDied": "memfit.budgets.errors",
+    "ProcessDied": "memfit.errors",
     "Run": "memfit.training.run",
-    "Size": "memfit.budgets.size",
-    "TooLate": "memfit.budgets.errors",
+    "Size": "memfit.sizes",
+    "TooLate": "memfit.errors",
     "arrays": "memfit.data.arrays",
     "budget": "memfit.budgets.budget",
     "configure": "memfit.budgets.configuration",
     "evaluate": "memfit.training.evaluating",
-    "explain": "memfit.planning.oom.explaining",
+    "explain": "memfit.oom.explanation",
     "fit": "memfit.training.fitting",
     "images": "memfit.data.images",
     "estimate": "memfit.estimation.estimating",
     "isolated": "memfit.budgets.isolation",
     "lint": "memfit.data.linting.lint",
-    "plan": "memfit.training.planning_ahead",
+    "plan": "memfit.planning.planning",
     "predict": "memfit.training.predicting",
     "release": "memfit.budgets.releasing",
 }

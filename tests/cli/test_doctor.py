@@ -11,7 +11,7 @@ from memfit.budgets.budget import Budget
 from memfit.budgets.diagnosis import Diagnosis, diagnose
 from memfit.budgets.findings import findings
 from memfit.budgets.memory import Memory
-from memfit.budgets.size import Size
+from memfit.sizes import Size
 
 
 def _memfit(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:

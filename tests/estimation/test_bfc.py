@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.budgets.isolation import isolated
-from memfit.estimation.bfc import BFC, OutOfMemory
+from memfit.estimation.replay.allocator import BFC, OutOfMemory
 
 MIB = 2**20
 
@@ -72,7 +72,7 @@ def _compared_with_tensorflow() -> tuple[int, int]:
     import keras
     import numpy as np
 
-    from memfit.estimation.trace import mark, traced
+    from memfit.estimation.recording.trace import mark, traced
 
     with traced() as trace:
         layers = [keras.layers.Conv2D(width, 3, activation="relu") for width in (16, 24, 40)]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from memfit.estimation.allocations import Allocation, Script
-from memfit.estimation.capped import completes
-from memfit.estimation.dependencies import Dependencies, inputs_of
-from memfit.estimation.played import Played
+from memfit.estimation.replay.capped import completes
+from memfit.estimation.replay.dependencies import Dependencies, inputs_of
+from memfit.estimation.replay.played import Played
+from memfit.estimation.replay.script import Allocation, Script
 
 MIB = 2**20
 # The backward pass of two layers: a gradient of the first one's output leads to the next and to a weight's.

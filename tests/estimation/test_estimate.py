@@ -12,12 +12,12 @@ import pytest
 import tensorflow as tf
 
 import memfit
-from memfit.budgets.errors import InvalidInput, ProcessDied
 from memfit.budgets.isolation import isolated
+from memfit.errors import InvalidInput, ProcessDied
 from memfit.estimation import estimating
-from memfit.estimation.allocations import Allocation, Script
 from memfit.estimation.estimate import Estimate
-from memfit.estimation.naming import KINDS
+from memfit.estimation.replay.naming import KINDS
+from memfit.estimation.replay.script import Allocation, Script
 
 BATCH = 64
 

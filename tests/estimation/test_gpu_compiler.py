@@ -71,8 +71,8 @@ def test_rematerialised_and_micro_batched_steps_are_the_ones_compiled(stock):
     from functools import partial
 
     from memfit.planning.candidates import Way
-    from memfit.planning.rematerialisation import choose
-    from memfit.training.planning_ahead import compute
+    from memfit.planning.planning import compute
+    from memfit.steps.rematerialisation.choose import choose
 
     model = cnn()
     segments = choose(model, 64, 0.5, compiled=True)
@@ -88,7 +88,7 @@ def test_rematerialised_and_micro_batched_steps_are_the_ones_compiled(stock):
 def test_a_plan_for_a_gpu_has_the_peak_that_the_compiler_gives_the_planned_step(own_cache):
     from functools import partial
 
-    from memfit.training.planning_ahead import plan
+    from memfit.planning.planning import plan
 
     model = cnn(normalised=False)
     memory = estimate(model, 64, device="A100 40GB").needed // 2
@@ -107,8 +107,8 @@ def test_a_plan_for_a_gpu_has_the_peak_that_the_compiler_gives_the_planned_step(
 
 
 def test_a_plan_asks_for_less_where_the_compiler_finds_more_than_was_promised(stock, monkeypatch):
+    from memfit.planning import planning as planning_ahead
     from memfit.planning import recorded_steps
-    from memfit.training import planning_ahead
 
     predicted, asked = recorded_steps.predicted_saving, []
     call = planning_ahead._StepRecorder.__call__
@@ -138,8 +138,8 @@ def test_a_plan_computes_convolutions_in_parts_where_segments_alone_do_not_fit(s
 
     from memfit.planning.candidates import Way
     from memfit.planning.plan import Plan
-    from memfit.planning.rematerialisation import front
-    from memfit.training.planning_ahead import compute, plan
+    from memfit.planning.planning import compute, plan
+    from memfit.steps.rematerialisation.choose import front
 
     model = cnn()
     smallest = front(model, 64, compiled=True)[-1]
@@ -164,12 +164,12 @@ def test_a_plan_computes_convolutions_in_parts_where_segments_alone_do_not_fit(s
 
 
 def in_parts(model, size, segments=None):
-    from memfit.training import private_apis
-    from memfit.training.micro_batches import micro_batched_train_step
-    from memfit.training.rematerialisation import rematerialised
+    from memfit.compat import keras_layers
+    from memfit.steps.micro_batches.step import micro_batched_train_step
+    from memfit.steps.rematerialisation.rematerialise import rematerialised
 
     def plain(x):
-        return private_apis.forward(model, x, training=True)
+        return keras_layers.forward(model, x, training=True)
 
     forward = plain if segments is None else rematerialised(model, segments)
     object.__setattr__(model, "train_step", micro_batched_train_step(model, size, forward))

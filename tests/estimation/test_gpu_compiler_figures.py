@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from memfit.budgets.errors import InvalidInput
-from memfit.estimation.device_specs import all_specs, user_folder
+from memfit.budgets.device_specs import all_specs, user_folder
+from memfit.budgets.gpu_table import gpu
+from memfit.errors import InvalidInput
 from memfit.estimation.gpu_compiler.cache import cache_folder, remembered
 from memfit.estimation.gpu_compiler.compiled import Compiled, Kernel, Living
 from memfit.estimation.gpu_compiler.curve import Curve
@@ -17,7 +18,6 @@ from memfit.estimation.gpu_compiler.memory_map import read as read_memory
 from memfit.estimation.gpu_compiler.module_text import read
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
 from memfit.estimation.gpu_compiler.roofline import least_seconds
-from memfit.estimation.gpus import gpu
 
 MIB = 2**20
 # Cut down from what XLA prints for an A100: a convolution and its filter's gradient by cuDNN, a product by cuBLAS,

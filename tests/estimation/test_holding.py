@@ -1,7 +1,7 @@
 """Whose value a buffer holds that outlives its step."""
 
-from memfit.estimation.holding import Holding, made_anew
-from memfit.estimation.trace import Event
+from memfit.estimation.recording.trace import Event
+from memfit.estimation.replay.holding import Holding, made_anew
 
 
 def _event(op: str, size: int = 512, address: int = 0, *, freed: bool = False) -> Event:

@@ -1,8 +1,8 @@
 """How Keras makes a model's variables, against the real allocator."""
 
 from memfit.budgets.isolation import isolated
-from memfit.estimation.bfc import BFC
-from memfit.estimation.laying_out import laying_out
+from memfit.estimation.replay.allocator import BFC
+from memfit.estimation.replay.layout import laying_out
 
 SMALLEST = 256  # bytes: what is smaller is a number, a seed or a handle
 
@@ -12,8 +12,8 @@ def _made() -> tuple[list[tuple[int, int]], list[tuple[int, bool]]]:
     import keras
     from keras import layers
 
-    from memfit.estimation.recording import _bytes, _is_random
-    from memfit.estimation.trace import mark, traced
+    from memfit.estimation.recording.record import _bytes, _is_random
+    from memfit.estimation.recording.trace import mark, traced
 
     with traced() as trace:
         inputs = keras.Input((16,), dtype="int32")

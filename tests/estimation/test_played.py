@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from memfit.budgets.size import Size
-from memfit.estimation.allocations import Allocation, Script
 from memfit.estimation.estimate import Estimate
-from memfit.estimation.played import Played
-from memfit.estimation.replay import Replay
+from memfit.estimation.replay.played import Played
+from memfit.estimation.replay.replay import Replay
+from memfit.estimation.replay.script import Allocation, Script
+from memfit.sizes import Size
 
 MIB = 2**20
 

@@ -1,7 +1,7 @@
 """What is read out of the events of a recorded step."""
 
-from memfit.estimation.recording import _folded
-from memfit.estimation.trace import Event
+from memfit.estimation.recording.record import _folded
+from memfit.estimation.recording.trace import Event
 
 
 def test_constants_of_a_first_call_are_those_that_no_run_of_an_op_asked_for_and_that_stay():

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from memfit.estimation.sending import packed, unpacked
+from memfit.estimation.recording.sending import packed, unpacked
 
 WORDS = ["a good film", "a bad film"]
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from memfit.estimation.recorded import Step
-from memfit.estimation.sizes import askers, size_of, sizes_by_asker
-from memfit.estimation.trace import Event
+from memfit.estimation.recording.recording import Step
+from memfit.estimation.recording.trace import Event
+from memfit.estimation.replay.sizes import askers, size_of, sizes_by_asker
 
 
 def _step(batch: int, size: int, shape: str = "") -> Step:

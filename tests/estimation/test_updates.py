@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from memfit.estimation.updates import copy_updates
+from memfit.estimation.recording.updates import copy_updates
 
 OPTIMIZERS = [
     "sgd",

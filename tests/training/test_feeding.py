@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import memfit
-from memfit.budgets.errors import InvalidInput
-from memfit.training import private_apis
+from memfit.compat import keras_data, tf_runtime
+from memfit.errors import InvalidInput
 from memfit.training.feeding import feed
 
 ROWS = np.arange(22, dtype="float32")
@@ -18,7 +18,7 @@ ROWS = np.arange(22, dtype="float32")
 
 @pytest.fixture(autouse=True)
 def a_seed_of_its_own() -> Iterator[None]:
-    before = private_apis.global_seed()
+    before = tf_runtime.global_seed()
     yield
     tf.random.set_seed(before)
 
@@ -30,7 +30,7 @@ def pairs(iterator: Any) -> list[list[float]]:
 @pytest.mark.parametrize("shuffle", [True, False, "batch"])
 def test_arrays_are_opened_again_in_the_order_of_keras(shuffle: Any) -> None:
     keras.utils.set_random_seed(3)
-    stock = private_apis.array_dataset(ROWS[:20], ROWS[:20], None, 4, shuffle, None)
+    stock = keras_data.array_dataset(ROWS[:20], ROWS[:20], None, 4, shuffle, None)
     found = feed(ROWS, ROWS, batch_size=4, shuffle=shuffle, validation_split=2 / 22)
     assert found.reproducible
     epochs = [pairs(stock) for _ in range(2)]

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import layers
 
 import memfit
-from memfit.planning.rematerialisation import front
+from memfit.steps.rematerialisation.choose import front
 from training.parity import levers
 
 RANDOM = np.random.default_rng(6)

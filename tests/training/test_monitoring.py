@@ -20,7 +20,7 @@ def _watch() -> dict[str, Any]:
     import tensorflow as tf
 
     from memfit import MemoryMonitor
-    from memfit.training.monitoring.peaks import PeakMeter, device_name
+    from memfit.budgets.peaks import PeakMeter, device_name
 
     random = np.random.default_rng(1)
     x, y = random.random((64, 64, 64, 3), "float32"), random.random((64, 1), "float32")

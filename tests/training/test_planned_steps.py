@@ -12,7 +12,7 @@ from keras import layers
 
 import memfit
 from memfit.planning.layer_names import layer_names, with_names_of
-from memfit.planning.rematerialisation import front
+from memfit.steps.rematerialisation.choose import front
 from training.parity import levers
 
 RNG = np.random.default_rng(4)

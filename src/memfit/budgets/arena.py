@@ -3,8 +3,8 @@
 import os
 from collections.abc import Mapping
 
-from memfit.budgets.errors import InvalidInput
-from memfit.budgets.size import Size
+from memfit.errors import InvalidInput
+from memfit.sizes import Size
 
 _MIB = 2**20
 # oneDNN kernels do not check their allocations: over the cap they end the process with SIGSEGV instead of

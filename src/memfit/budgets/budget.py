@@ -9,8 +9,8 @@ from memfit.budgets.counting import counted
 from memfit.budgets.host import host_memory
 from memfit.budgets.memory import Memory
 from memfit.budgets.nvml import gpus
-from memfit.budgets.private_apis import is_initialised
-from memfit.budgets.size import Size
+from memfit.compat.tf_runtime import is_initialised
+from memfit.sizes import Size
 from memfit.tables import table
 
 

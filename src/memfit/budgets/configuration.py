@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from memfit.budgets.arena import arena_cap, arena_environment
 from memfit.budgets.budget import Budget, budget
-from memfit.budgets.errors import InvalidInput, TensorFlowMissing, TooLate
 from memfit.budgets.host import host_memory
 from memfit.budgets.nvml import gpus
-from memfit.budgets.private_apis import is_initialised
-from memfit.budgets.size import Size
+from memfit.compat.tf_runtime import is_initialised
+from memfit.errors import InvalidInput, TensorFlowMissing, TooLate
+from memfit.sizes import Size
 
 _PLACE = "Call memfit.configure() at the top of the program, before anything else imports or uses TensorFlow."
 

@@ -6,7 +6,7 @@ Not every allocator counts: a CPU's does in an arena and, by chance, with oneDNN
 import sys
 from dataclasses import dataclass
 
-from memfit.budgets.size import Size
+from memfit.sizes import Size
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from memfit.budgets.budget import Budget, budget
-from memfit.budgets.errors import MemfitError
 from memfit.budgets.findings import Finding, findings
 from memfit.budgets.isolation import run_isolated
+from memfit.errors import MemfitError
 
 # The variables that were seen to change what TensorFlow allocates, or where.
 WATCHED = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from memfit.budgets.arena import arena_cap
 from memfit.budgets.memory import Memory
-from memfit.budgets.size import Size
+from memfit.sizes import Size
 
 if TYPE_CHECKING:
     from memfit.budgets.diagnosis import Diagnosis

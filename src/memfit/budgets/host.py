@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memfit.budgets.memory import Memory
-from memfit.budgets.size import Size
+from memfit.sizes import Size
 
 # cgroup v1 writes "no limit" as the largest multiple of the page size below 2**63.
 _UNLIMITED = 2**62

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import cloudpickle
 
 from memfit.budgets.arena import arena_environment
-from memfit.budgets.errors import InvalidInput, ProcessDied
+from memfit.errors import InvalidInput, ProcessDied
 
 Result = TypeVar("Result")
 # How long a child may take to end by itself once its answer is here or its pipe is closed.

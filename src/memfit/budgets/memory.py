@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from memfit.budgets.size import Size
+from memfit.sizes import Size
 
 
 @dataclass(frozen=True)

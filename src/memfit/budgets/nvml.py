@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memfit.budgets.memory import Memory
-from memfit.budgets.size import Size
+from memfit.sizes import Size
 
 
 def gpus(environment: Mapping[str, str] = os.environ, library: Any = None) -> list[Memory]:

@@ -9,8 +9,9 @@ from typing import Any
 import psutil
 
 from memfit.budgets.counting import counted
-from memfit.budgets.private_apis import forget_gradients_of_dead_graphs, is_initialised
-from memfit.budgets.size import Size
+from memfit.compat.tf_graphs import forget_gradients_of_dead_graphs
+from memfit.compat.tf_runtime import is_initialised
+from memfit.sizes import Size
 from memfit.tables import table
 
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memfit.budgets.errors import InvalidInput
+from memfit.errors import InvalidInput
 
 if TYPE_CHECKING:
     from memfit.data.disk_cache import CacheEntry
@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(folder: Path, *, as_json: bool) -> int:
-    from memfit.budgets.size import Size
     from memfit.data.disk_cache import cache_limit, entries
+    from memfit.sizes import Size
     from memfit.tables import table
 
     found = entries(folder)

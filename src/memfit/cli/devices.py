@@ -19,11 +19,11 @@ def run(args: argparse.Namespace) -> int:
     """Prints the table."""
     from dataclasses import asdict
 
-    from memfit.budgets.size import Size
-    from memfit.estimation.device_specs import user_folder
+    from memfit.budgets.device_specs import user_folder
+    from memfit.budgets.gpu_table import gpus
     from memfit.estimation.gpu_compiler.installed import compiler_version
     from memfit.estimation.gpu_compiler.refusal import NotCompiled
-    from memfit.estimation.gpus import gpus
+    from memfit.sizes import Size
     from memfit.tables import table
 
     cards = gpus()

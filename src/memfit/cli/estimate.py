@@ -13,13 +13,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memfit.budgets.errors import InvalidInput
 from memfit.cli.target import add_target, failures_of, target
+from memfit.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from memfit.budgets.size import Size
     from memfit.estimation.estimate import Estimate
     from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
+    from memfit.sizes import Size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,11 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Estimates and prints; says whether it fits where a memory or a device is named."""
-    from memfit.budgets.size import Size
+    from memfit.budgets.gpu_table import gpu
     from memfit.estimation.estimate import Estimate
     from memfit.estimation.estimating import estimate
-    from memfit.estimation.gpus import gpu
     from memfit.reporting.console import working
+    from memfit.sizes import Size
 
     memory = None if args.memory is None else Size(args.memory)
     if args.device is not None and memory is None:

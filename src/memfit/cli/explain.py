@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from memfit.budgets.errors import InvalidInput
+from memfit.errors import InvalidInput
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the explanation; 1 where the text is unknown."""
-    from memfit.planning.oom.explaining import explain
+    from memfit.oom.explanation import explain
 
     explanation = explain(_read(args.log))
     print(json.dumps(explanation.to_json(), indent=2) if args.json else explanation)

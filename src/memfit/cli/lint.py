@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the findings; 1 where there are some."""
     from memfit.data.linting.lint import lint
-    from memfit.estimation.script import first_fit
+    from memfit.survival.first_fit import first_fit
 
     call = first_fit(args.script, args.arguments, quiet=args.json)
     datasets = _datasets(call.arguments)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import memfit
-from memfit.budgets.errors import InvalidInput, MemfitError
+from memfit.errors import InvalidInput, MemfitError
 
 # Each is a module of this package with a docstring (its help), `add_arguments` and `run`. They import what they
 # need inside `run`, so that help takes milliseconds.

@@ -10,8 +10,8 @@ import argparse
 import json
 from pathlib import Path
 
-from memfit.budgets.errors import InvalidInput
 from memfit.cli.target import add_target, failures_of, target
+from memfit.errors import InvalidInput
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plans and prints."""
-    from memfit.estimation.gpus import gpu
+    from memfit.budgets.gpu_table import gpu
+    from memfit.planning.planning import plan
     from memfit.reporting.console import working
-    from memfit.training.planning_ahead import plan
 
     if args.output is not None and args.output.exists() and not args.force:
         raise InvalidInput("The file exists", received=str(args.output), remedy="Overwrite it with --force")

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the script to its end."""
-    from memfit.training.supervisor.supervising import supervise
+    from memfit.survival.supervising import supervise
 
     return supervise(
         args.script,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from memfit.budgets.errors import InvalidInput, MemfitError, in_one_line
 from memfit.budgets.isolation import ChildTraceback
+from memfit.errors import InvalidInput, MemfitError, in_one_line
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def target(args: argparse.Namespace) -> tuple[Any, Any, int]:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     path = Path(args.target)
     if path.suffix == ".py":
-        from memfit.estimation.script import first_fit
+        from memfit.survival.first_fit import first_fit
 
         call = first_fit(path, args.arguments, quiet=args.json)
         return call.model, call.data, args.batch or call.batch_size

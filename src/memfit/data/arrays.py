@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from memfit.budgets.errors import InvalidInput
-from memfit.budgets.size import Size
+from memfit.compat.tf_datasets import let_go_of_pages
 from memfit.data.iteration import finished, per_iteration, with_length
 from memfit.data.order import Order
 from memfit.data.pipeline import Pipeline
-from memfit.data.private_apis import let_go_of_pages
 from memfit.data.sizing import batches_ahead, host_share
+from memfit.errors import InvalidInput
+from memfit.sizes import Size
 
 
 def arrays(

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from memfit.budgets.errors import InvalidInput
-from memfit.data.private_apis import seeded
+from memfit.compat.keras_layers import seeded
+from memfit.errors import InvalidInput
 
 Step = Callable[[Any, Any, Any], tuple[Any, Any]]
 # Callables without a seed of their own draw from Python's and NumPy's global generators; one at a time may.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from memfit.budgets.errors import InvalidInput
 from memfit.data.decoding import MOST_PIXELS, decode, decoded_shape, is_animated_webp
+from memfit.errors import InvalidInput
 from memfit.tables import table
 
 POLICIES = ("raise", "skip", "report")

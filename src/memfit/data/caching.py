@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from memfit.budgets.errors import InvalidInput
-from memfit.budgets.size import Size
 from memfit.data.disk_cache import cache_folder, cache_limit, open_cache
 from memfit.data.sizing import Sizing
 from memfit.data.stores import MemoryStore, Store
+from memfit.errors import InvalidInput
+from memfit.sizes import Size
 
 _WAYS = ("auto", "memory", "disk")
 

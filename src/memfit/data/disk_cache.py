@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from memfit.budgets.errors import InvalidInput
-from memfit.budgets.size import Size
 from memfit.data.stores import KEPT, DiskStore
+from memfit.errors import InvalidInput
+from memfit.sizes import Size
 
 # Part of every key: change it when decoding or the layout of a cache changes.
 _VERSION = 1

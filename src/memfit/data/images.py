@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from memfit.budgets.errors import InvalidInput
-from memfit.budgets.size import Size
 from memfit.data.augmentation import Step, augmenter
 from memfit.data.bad_files import BadFiles
 from memfit.data.caching import choose_store
@@ -17,6 +15,8 @@ from memfit.data.order import Order
 from memfit.data.pipeline import Pipeline
 from memfit.data.sizing import size_up
 from memfit.data.sources import Files, find_files, split
+from memfit.errors import InvalidInput
+from memfit.sizes import Size
 
 
 def images(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from memfit.budgets.errors import InvalidInput
+from memfit.errors import InvalidInput
 
 
 @dataclass(frozen=True)

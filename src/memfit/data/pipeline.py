@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from memfit.budgets.size import Size
 from memfit.data.bad_files import BadFiles
 from memfit.data.order import Order
+from memfit.sizes import Size
 from memfit.tables import table
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from memfit.budgets.budget import budget
-from memfit.budgets.size import Size
 from memfit.data.decoding import MOST_PIXELS, decoded_shape
+from memfit.sizes import Size
 
 # Without a given budget a pipeline takes at most this share of the host's free memory: the training needs some.
 _SHARE_OF_FREE = 0.5

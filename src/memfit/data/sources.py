@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from memfit.budgets.errors import InvalidInput
 from memfit.data.labels import Labels, encode
+from memfit.errors import InvalidInput
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
 # What tables of images call their column of files; the first column where none of these is there.

@@ -10,14 +10,14 @@ from pathlib import Path
 from statistics import pstdev
 from typing import Any
 
-from memfit.budgets.errors import InvalidInput
-from memfit.budgets.size import Size
-from memfit.estimation.allocations import STEPS, Allocation, Script
-from memfit.estimation.capped import completes, peak_under
-from memfit.estimation.gpus import GPU
-from memfit.estimation.naming import KINDS
-from memfit.estimation.played import Played
-from memfit.estimation.replay import Moment, Peak, moment, peaks
+from memfit.budgets.gpu_table import GPU
+from memfit.errors import InvalidInput
+from memfit.estimation.replay.capped import completes, peak_under
+from memfit.estimation.replay.naming import KINDS
+from memfit.estimation.replay.played import Played
+from memfit.estimation.replay.replay import Moment, Peak, moment, peaks
+from memfit.estimation.replay.script import STEPS, Allocation, Script
+from memfit.sizes import Size
 from memfit.tables import table
 
 _MIB = 2**20
@@ -253,7 +253,7 @@ class Estimate:
 
     def plot(self, path: str | Path, *, memory: int | str | None = None) -> Path:
         """Writes the timeline of a step as one HTML file that opens offline, with a budget as a line."""
-        from memfit.estimation.plot import write_plot
+        from memfit.reporting.timeline import write_plot
 
         return write_plot(self, Path(path), None if memory is None else Size(memory))
 

@@ -5,24 +5,24 @@ from functools import partial
 from typing import Any, overload
 
 from memfit.budgets.arena import arena_environment
-from memfit.budgets.errors import CannotTell, InvalidInput, ProcessDied
+from memfit.budgets.gpu_table import gpu
 from memfit.budgets.host import host_memory
 from memfit.budgets.isolation import run_isolated
-from memfit.budgets.size import Size
-from memfit.estimation.allocations import script_of
+from memfit.errors import CannotTell, InvalidInput, ProcessDied
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.gpu_compiler.asking import compiled_estimate, doubt
 from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
-from memfit.estimation.gpus import gpu
-from memfit.estimation.naming import Names
 from memfit.estimation.optimizers import optimizers_of
-from memfit.estimation.prepared import Prepare
-from memfit.estimation.recorded import Recording
-from memfit.estimation.recording import record
-from memfit.estimation.replay import no_collection
-from memfit.estimation.sending import packed
-from memfit.estimation.specs import spec_of
+from memfit.estimation.recording.prepared import Prepare
+from memfit.estimation.recording.record import record
+from memfit.estimation.recording.recording import Recording
+from memfit.estimation.recording.sending import packed
+from memfit.estimation.recording.specs import spec_of
+from memfit.estimation.replay.naming import Names
+from memfit.estimation.replay.replay import no_collection
+from memfit.estimation.replay.script import script_of
+from memfit.sizes import Size
 
 # A quarter of the batch asked about shows what depends on it, and the order in which ops of that size run; what a
 # step of it would take too long for is left out while recording.

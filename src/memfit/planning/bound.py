@@ -4,7 +4,7 @@ import math
 import os
 from typing import Any
 
-from memfit.budgets.size import Size
+from memfit.sizes import Size
 
 # Layers whose memory is told by the size of their outputs.
 _PLAIN = frozenset(

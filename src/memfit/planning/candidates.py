@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from memfit.planning import host_inputs, mixed_precision
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.rematerialisation_segments import Segments
+from memfit.planning.levers import host_inputs, mixed_precision
+from memfit.steps.rematerialisation.segments import Segments
 
 # Predicted times that are closer than this part of a stock step cannot be told apart.
 _SAME_TIME = 0.02

@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from memfit.budgets.errors import InvalidInput
+from memfit.errors import InvalidInput
 
 
 class Fidelity(IntEnum):

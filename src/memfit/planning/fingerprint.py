@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from memfit.planning.private_apis import all_layers
+from memfit.compat.keras_layers import all_layers
 
 
 def fingerprint(model: Any) -> str:

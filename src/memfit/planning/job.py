@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from memfit.budgets.size import Size
 from memfit.planning.fidelity import Fidelity
+from memfit.sizes import Size
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ numbers the layers nobody named by how many it has made in a process, so the sam
 from dataclasses import replace
 from typing import Any
 
-from memfit.planning.private_apis import all_layers, layers_inside
-from memfit.planning.rematerialisation_segments import Segments
+from memfit.compat.keras_layers import all_layers, layers_inside
+from memfit.steps.rematerialisation.segments import Segments
 
 
 def layer_names(model: Any) -> tuple[str, ...]:

@@ -1,16 +1,16 @@
 """Making the plan of what was chosen: its figures, its levers, and its validation."""
 
-from memfit.budgets.size import Size
-from memfit.planning import micro_batches
 from memfit.planning.candidates import Candidate, Figures
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.job import Job
 from memfit.planning.layer_names import layer_names
-from memfit.planning.levers import levers
+from memfit.planning.lever_list import levers
+from memfit.planning.levers import micro_batches
 from memfit.planning.plan import Plan
 from memfit.planning.prospects import Prospects
 from memfit.planning.recorded_steps import at
+from memfit.sizes import Size
 
 
 def made(prospects: Prospects, batch_size: int, chosen: Candidate) -> Plan:

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from memfit.budgets.errors import InvalidInput
-from memfit.budgets.size import Size
+from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.rematerialisation_segments import Segments
+from memfit.sizes import Size
+from memfit.steps.rematerialisation.segments import Segments
 from memfit.tables import table
 
 

@@ -6,18 +6,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from memfit.budgets.errors import InvalidInput
 from memfit.budgets.nvml import gpus
+from memfit.errors import InvalidInput
 from memfit.estimation.estimating import estimate
 from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
-from memfit.estimation.specs import mapped, spec_of
-from memfit.planning import host_inputs, micro_batches, mixed_precision
+from memfit.estimation.recording.specs import mapped, spec_of
 from memfit.planning.candidates import Candidate, Figures, Way, best, candidates
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
+from memfit.planning.levers import host_inputs, micro_batches, mixed_precision
 from memfit.planning.recorded_steps import AnyEstimate, RecordedSteps, Recorder
-from memfit.planning.rematerialisation import front
-from memfit.planning.rematerialisation_segments import Segments
+from memfit.steps.rematerialisation.choose import front
+from memfit.steps.rematerialisation.segments import Segments
 
 # The batch that is looked at first when the largest one is asked for.
 _REFERENCE_BATCH = 32

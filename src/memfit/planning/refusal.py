@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from memfit.budgets.errors import MemfitError
-from memfit.budgets.size import Size
+from memfit.errors import MemfitError
 from memfit.planning.fidelity import Fidelity
+from memfit.sizes import Size
 
 
 class DoesNotFit(MemfitError, ValueError):

@@ -5,10 +5,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from memfit.budgets.errors import CannotTell, InvalidInput
-from memfit.estimation.peeking import FirstBatch, first_batch, is_generator, looked_at
-from memfit.estimation.private_apis import dataset_batch_size
-from memfit.training import private_apis
+from memfit.compat import keras_data
+from memfit.compat.tf_datasets import dataset_batch_size
+from memfit.data.peeking import FirstBatch, first_batch, is_generator, looked_at
+from memfit.errors import CannotTell, InvalidInput
 
 _KERAS_DEFAULT = 32
 _NO_SAMPLE = "There must be at least one sample to train on"
@@ -18,7 +18,7 @@ def check_not_empty(x: Any) -> None:
     """Refuses data that is known to have no sample."""
     if x is None:
         return
-    if private_apis.batches_itself(x):
+    if keras_data.batches_itself(x):
         cardinality = getattr(x, "cardinality", None)
         empty = int(cardinality()) == 0 if cardinality is not None else False
     else:
@@ -60,20 +60,20 @@ def batch_size_of(x: Any, batch_size: int | None, first: FirstBatch | None = Non
     """
     if first is not None:
         return int(np.shape(next(leaf for leaf in keras.tree.flatten(first.batch) if leaf is not None))[0])
-    if not private_apis.batches_itself(x):
+    if not keras_data.batches_itself(x):
         return _KERAS_DEFAULT if batch_size is None else batch_size
-    known = dataset_batch_size(x) if private_apis.is_dataset(x) else None
+    known = dataset_batch_size(x) if keras_data.is_dataset(x) else None
     if known is not None:
         return known
     raise CannotTell(
         "The size of these batches cannot be known without reading one, which would lose it or reshuffle the rest",
-        received="a tf.data.Dataset" if private_apis.is_dataset(x) else type(x).__name__,
+        received="a tf.data.Dataset" if keras_data.is_dataset(x) else type(x).__name__,
         remedy="Make a plan with memfit.plan(model, batch_size=..., memory=...) and give it as plan=",
     )
 
 
 def first_samples(x: Any, y: Any, sample_weight: Any, first: FirstBatch | None) -> Any:
     """Some samples of the data as Keras gives them to a step; None where reading them would change the rest."""
-    if not private_apis.batches_itself(x):
+    if not keras_data.batches_itself(x):
         return x, y, sample_weight
     return None if first is None else first.batch

@@ -5,11 +5,11 @@ from typing import Any
 
 import keras
 
-from memfit.budgets.errors import InvalidInput
+from memfit.errors import InvalidInput
+from memfit.steps.installing import check_model, check_size, is_custom
 from memfit.training.batches import check_not_empty
 from memfit.training.guard.events import Journal
 from memfit.training.guard.guarding import guarded_evaluation
-from memfit.training.steps import check_model, check_size, is_custom
 
 
 def evaluate(

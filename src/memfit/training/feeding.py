@@ -13,11 +13,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from memfit.budgets.errors import InvalidInput
-from memfit.data import private_apis as pipelines
+from memfit.compat import keras_data, tf_datasets, tf_runtime
+from memfit.data.peeking import random_numbers_kept
 from memfit.data.pipeline import Pipeline, pipeline_of
-from memfit.estimation.peeking import random_numbers_kept
-from memfit.training import private_apis
+from memfit.errors import InvalidInput
 
 _PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 # Random ops whose state lies in their kernel: a new iteration begins it anew, from the seed if there is one.
@@ -86,22 +85,22 @@ def feed(
     pipeline = pipeline_of(x)
     if pipeline is not None:
         return Feed(opener=_reopened_pipeline(pipeline))
-    if not private_apis.batches_itself(x):
-        if shuffle and private_apis.global_seed() is None:
+    if not keras_data.batches_itself(x):
+        if shuffle and tf_runtime.global_seed() is None:
             return Feed("Keras shuffles the arrays and no seed is set (keras.utils.set_random_seed)")
 
         def opened(epoch: int, batch: int) -> Any:
             # With a seed set, Keras's order is the same in every epoch: its permutation begins anew.
             arrays = (x, y, sample_weight)
             if validation_split:
-                arrays = private_apis.split_off_validation(arrays, validation_split)[0]
-            dataset = private_apis.array_dataset(*arrays, batch_size, shuffle, class_weight)
+                arrays = keras_data.split_off_validation(arrays, validation_split)[0]
+            dataset = keras_data.array_dataset(*arrays, batch_size, shuffle, class_weight)
             return iter(dataset.skip(batch))
 
         return Feed(opener=opened)
     if isinstance(x, keras.utils.PyDataset):
         return Feed(_why_not_py_dataset(x, shuffle))
-    if not private_apis.is_dataset(x):
+    if not keras_data.is_dataset(x):
         return Feed(f"a {type(x).__name__} cannot be wound back")
     why_not = next(_doubts(x), "")
     if why_not or class_weight is not None or _moves_on(x):
@@ -147,18 +146,18 @@ def _doubts(dataset: Any) -> Iterator[str]:
     """Yields why a tf.data pipeline may give other batches in a new process."""
     if dataset.options().deterministic is False:
         yield "its options let elements come in any order (deterministic=False)"
-    for part in pipelines.dataset_parts(dataset):
-        if pipelines.is_out_of_order(part):
+    for part in tf_datasets.dataset_parts(dataset):
+        if tf_datasets.is_out_of_order(part):
             yield "it lets elements come in any order (deterministic=False)"
-        if pipelines.is_cache(part) and any(_is_random(below) for below in pipelines.dataset_parts(part)):
+        if tf_datasets.is_cache(part) and any(_is_random(below) for below in tf_datasets.dataset_parts(part)):
             yield "the first pass freezes a random order in its cache"
-        if pipelines.shuffle_seeds(part) == (0, 0):
+        if tf_datasets.shuffle_seeds(part) == (0, 0):
             yield "shuffle() has no seed, and none is set (keras.utils.set_random_seed)"
         yield from _doubts_of_functions(part)
 
 
 def _doubts_of_functions(part: Any) -> Iterator[str]:
-    for op in pipelines.ops_of_functions(part):
+    for op in tf_datasets.ops_of_functions(part):
         if op.op in _PYTHON:
             yield "it runs Python code, of which nothing can be known"
         elif op.op in _MOVES:
@@ -167,15 +166,15 @@ def _doubts_of_functions(part: Any) -> Iterator[str]:
             yield "it shuffles inside of a function"
         elif op.op in _DRAWS and op.attr["seed"].i == op.attr["seed2"].i == 0:
             yield "it draws random numbers without a seed"
-        elif op.op in _DRAWS and pipelines.is_parallel(part):
+        elif op.op in _DRAWS and tf_datasets.is_parallel(part):
             yield "it draws random numbers in several threads, whose order is chance"
 
 
 def _is_random(part: Any) -> bool:
-    drawn = any(op.op in _DRAWS for op in pipelines.ops_of_functions(part))
-    return drawn or pipelines.shuffle_seeds(part) is not None
+    drawn = any(op.op in _DRAWS for op in tf_datasets.ops_of_functions(part))
+    return drawn or tf_datasets.shuffle_seeds(part) is not None
 
 
 def _moves_on(dataset: Any) -> bool:
     """Whether a further pass over the dataset has another order."""
-    return any(pipelines.reshuffles(part) for part in pipelines.dataset_parts(dataset))
+    return any(tf_datasets.reshuffles(part) for part in tf_datasets.dataset_parts(dataset))

@@ -6,27 +6,27 @@ from typing import Any
 import keras
 import numpy as np
 
-from memfit.budgets.errors import CannotTell, InvalidInput, in_one_line
+from memfit.budgets.one_piece import take_in_one_piece
+from memfit.budgets.peaks import PeakMeter, device_name
+from memfit.compat import keras_data
+from memfit.errors import CannotTell, InvalidInput, in_one_line
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
+from memfit.planning.planning import plan as make_plan
 from memfit.planning.refusal import DoesNotFit
-from memfit.training import private_apis
+from memfit.steps.host_arrays import on_host
+from memfit.steps.installing import check_model
+from memfit.steps.precision import lowered
+from memfit.survival.supervised_fit import keras_fit, known_plan, tighter_plan
+from memfit.survival.supervision import current
 from memfit.training.batches import batch_size_of, check_not_empty, first_samples, looked_into
 from memfit.training.feeding import mark_of
 from memfit.training.guard.events import Journal, log
 from memfit.training.guard.guarding import guarded_training
 from memfit.training.guard.reading import reopenable
-from memfit.training.host_arrays import on_host
 from memfit.training.monitoring.monitoring import monitored
-from memfit.training.monitoring.peaks import PeakMeter, device_name
-from memfit.training.one_piece import take_in_one_piece
 from memfit.training.planned_steps import check_losses, suited
-from memfit.training.planning_ahead import plan as make_plan
-from memfit.training.precision import lowered
 from memfit.training.run import Run
-from memfit.training.steps import check_model
-from memfit.training.supervisor.supervised_fit import keras_fit, known_plan, tighter_plan
-from memfit.training.supervisor.supervision import current
 
 
 def fit(
@@ -90,7 +90,7 @@ def fit(
             validates = validation_data is not None or bool(validation_split)
             # Keras makes a sample weight of every class weight.
             weight = np.ones(1, "float32") if class_weight and sample_weight is None else sample_weight
-            data = (first or x) if private_apis.batches_itself(x) else (x, y, weight)
+            data = (first or x) if keras_data.batches_itself(x) else (x, y, weight)
             samples = batch_size_of(x, batch_size, first)
             validation = (validation_batch_size or samples) if validates else None
             plan = tighter_plan(
@@ -159,7 +159,7 @@ def fit(
 
 def _batch_size_with(plan: Plan, x: Any, batch_size: int | None) -> int | None:
     """The batch size to give to Keras, which ignores it for data in batches; the plan's, where there is none."""
-    if private_apis.batches_itself(x):
+    if keras_data.batches_itself(x):
         return batch_size
     if batch_size is None:
         return int(plan.batch_size)

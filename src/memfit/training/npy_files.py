@@ -6,7 +6,7 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from memfit.budgets.errors import InvalidInput
+from memfit.errors import InvalidInput
 
 
 class NpyFile:

@@ -5,17 +5,17 @@ from typing import Any
 
 import keras
 
-from memfit.budgets.errors import InvalidInput
+from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.layer_names import layer_names, with_names_of
-from memfit.planning.micro_batches import why_not
+from memfit.planning.levers.micro_batches import why_not
 from memfit.planning.plan import Plan
-from memfit.training.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
-from memfit.training.guard.steps import test_step, train_step
+from memfit.steps.installing import check_size, is_custom
+from memfit.steps.micro_batches.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
+from memfit.steps.micro_batches.step import Step
+from memfit.steps.train_step import test_step, train_step
 from memfit.training.guard.tightening import Settings
-from memfit.training.micro_batches import Step
-from memfit.training.steps import check_size, is_custom
 
 
 def check_plan(model: keras.Model, plan: Plan) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from memfit.budgets.errors import InvalidInput
-from memfit.training import private_apis
+from memfit.compat import keras_data
+from memfit.errors import InvalidInput
+from memfit.steps.installing import check_model, check_size
 from memfit.training.batches import check_not_empty
 from memfit.training.guard.events import Journal
 from memfit.training.guard.guarding import guarded_prediction
 from memfit.training.guard.prediction import parts
 from memfit.training.npy_files import NpyFile
-from memfit.training.steps import check_model, check_size
 
 
 def predict(
@@ -75,7 +75,7 @@ def _outputs(
     micro_batch: int | None,
 ) -> Iterator[Any]:
     """Yields the outputs of one batch after the other as NumPy arrays, driving callbacks as Keras does."""
-    iterator = private_apis.epoch_iterator(model, x, batch_size, steps)
+    iterator = keras_data.epoch_iterator(model, x, batch_size, steps)
     if not isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks = keras.callbacks.CallbackList(
             callbacks,
@@ -91,7 +91,7 @@ def _outputs(
     with iterator.catch_stop_iteration():
         for begin_step, end_step, batches in iterator:
             callbacks.on_predict_batch_begin(begin_step)
-            data = private_apis.next_batches(model, batches)
+            data = keras_data.next_batches(model, batches)
             pieces = [part for batch in data for part in parts(batch, micro_batch)]
             outputs = _concatenated([_to_numpy(model.predict_function([part])) for part in pieces])
             callbacks.on_predict_batch_end(end_step, {"outputs": outputs})

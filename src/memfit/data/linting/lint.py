@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from memfit.budgets.budget import budget
-from memfit.budgets.errors import InvalidInput
-from memfit.budgets.size import Size
+from memfit.compat.tf_datasets import idle_conversions, inputs_of, is_device_copy
 from memfit.data.linting import memory_rules, order_rules, speed_rules, value_rules
 from memfit.data.linting.findings import Finding, Findings
 from memfit.data.linting.reading import held_tensors, read_stages
 from memfit.data.linting.view import View
-from memfit.data.private_apis import idle_conversions, inputs_of, is_device_copy
+from memfit.errors import InvalidInput
+from memfit.sizes import Size
 
 _RULES = (*memory_rules.RULES, *order_rules.RULES, *speed_rules.RULES, *value_rules.RULES)
 

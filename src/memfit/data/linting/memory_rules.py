@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator
 
-from memfit.budgets.size import Size
 from memfit.data.linting.findings import Finding
 from memfit.data.linting.view import View, decoded_before, decodes, times
+from memfit.sizes import Size
 
 # Buffers below this are nobody's problem, on any machine that trains.
 _WORTH_SAYING = 64 * 2**20

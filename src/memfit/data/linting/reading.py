@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from memfit.compat.tf_datasets import dataset_graph, source_tensors
 from memfit.data.linting.stages import Node, Stage, dims, kind_of
-from memfit.data.private_apis import dataset_graph, source_tensors
 
 _TEXT_FILES = ("TextLineDataset", "TFRecordDataset", "FixedLengthRecordDataset")
 

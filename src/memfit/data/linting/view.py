@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from memfit.budgets.size import Size
 from memfit.data.linting.stages import Stage, downstream_of
+from memfit.sizes import Size
 
 DECODERS = {
     "DecodeJpeg",

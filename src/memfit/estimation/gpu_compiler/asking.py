@@ -4,8 +4,9 @@ import logging
 from functools import cache
 from typing import Any
 
-from memfit.estimation.device_specs import Specs
-from memfit.estimation.gpu_compiler import private_apis
+from memfit.budgets.device_specs import Specs
+from memfit.budgets.gpu_table import GPU, nearest
+from memfit.compat import keras_layers
 from memfit.estimation.gpu_compiler.cache import remembered
 from memfit.estimation.gpu_compiler.compiled import Compiled
 from memfit.estimation.gpu_compiler.compiling import compiled
@@ -14,7 +15,6 @@ from memfit.estimation.gpu_compiler.estimate import CompiledEstimate, Parts
 from memfit.estimation.gpu_compiler.installed import compiler_version
 from memfit.estimation.gpu_compiler.lowering import Lowered, lowered
 from memfit.estimation.gpu_compiler.refusal import NotCompiled, Refused
-from memfit.estimation.gpus import GPU, nearest
 
 _log = logging.getLogger("memfit")
 
@@ -38,7 +38,7 @@ def compiled_estimate(model: Any, payload: bytes, batch_size: int, gpu: GPU) -> 
     version = compiler_version()
     if model.run_eagerly:
         raise NotCompiled("it runs eagerly, so Keras does not compile it")
-    if (reason := private_apis.why_not_xla(model)) is not None:
+    if (reason := keras_layers.why_not_xla(model)) is not None:
         raise NotCompiled(f"Keras would not compile it with XLA: {reason}")
     name = getattr(model.optimizer, "name", "")
 
@@ -70,9 +70,9 @@ def doubt(model: Any) -> str:
     Of what a loop reads in each time step XLA keeps copies, weights included, which TensorFlow's own loops do not.
     Two LSTM layers of 512 over 256 tokens: 5.4 GiB compiled, 1.5 recorded (benchmarks/results/gpu_compiler.json).
     """
-    if model.run_eagerly or private_apis.why_not_xla(model) is not None:
+    if model.run_eagerly or keras_layers.why_not_xla(model) is not None:
         return ""
-    looping = private_apis.loops(model)
+    looping = keras_layers.loops(model)
     if not looping:
         return ""
     return f"; XLA's loops over time may take several times the figure for {', '.join(looping)}"

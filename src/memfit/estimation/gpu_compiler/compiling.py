@@ -6,9 +6,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from memfit.budgets.errors import ProcessDied
 from memfit.budgets.isolation import run_isolated
-from memfit.estimation.gpu_compiler import memory_map, private_apis
+from memfit.compat import jax_compiler
+from memfit.errors import ProcessDied
+from memfit.estimation.gpu_compiler import memory_map
 from memfit.estimation.gpu_compiler.compiled import Compiled
 from memfit.estimation.gpu_compiler.module_text import read
 from memfit.estimation.gpu_compiler.refusal import NotCompiled, Refused
@@ -66,7 +67,7 @@ def _compiled(hlo: bytes, target: str, flags: str, timeout: float) -> Compiled:
 def compile_here(hlo: bytes, target: str, folder: str) -> Compiled:
     """Does the work of `compiled`, in the process for it."""
     begin = time.perf_counter()
-    executable = private_apis.compile_for(private_apis.stablehlo(hlo), target)
+    executable = jax_compiler.compile_for(jax_compiler.stablehlo(hlo), target)
     seconds = time.perf_counter() - begin
     stats = executable.get_compiled_memory_stats()
     module = read(executable.hlo_modules()[0].to_string())

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from memfit.estimation.device_specs import Specs
+from memfit.budgets.device_specs import Specs
 from memfit.estimation.gpu_compiler.compiled import Compiled, Living
 from memfit.estimation.gpu_compiler.roofline import least_seconds
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from memfit.budgets.errors import InvalidInput
-from memfit.budgets.size import Size
+from memfit.budgets.gpu_table import CONTEXT, GPU
+from memfit.errors import InvalidInput
 from memfit.estimation.estimate import Tensor
 from memfit.estimation.gpu_compiler.curve import Curve, Figures
-from memfit.estimation.gpus import CONTEXT, GPU
-from memfit.estimation.naming import KINDS, Names
+from memfit.estimation.replay.naming import KINDS, Names
+from memfit.sizes import Size
 from memfit.tables import table
 
 _MIB = 2**20

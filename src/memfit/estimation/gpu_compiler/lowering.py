@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from memfit.budgets.errors import InvalidInput, ProcessDied
 from memfit.budgets.isolation import run_isolated
-from memfit.estimation.gpu_compiler import private_apis
+from memfit.compat import keras_layers, keras_training, tf_runtime
+from memfit.compat.keras_optimizers import know_own_variables
+from memfit.errors import InvalidInput, ProcessDied
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
-from memfit.estimation.private_apis import know_own_variables
-from memfit.estimation.sending import unpacked
-from memfit.estimation.specs import mapped
+from memfit.estimation.recording.sending import unpacked
+from memfit.estimation.recording.specs import mapped
 
 # Tracing a large model takes seconds; a model whose own code hangs must not hold the caller for ever.
 _SECONDS = 600.0
@@ -69,7 +69,7 @@ def lower_here(payload: bytes, batch: int, phase: str) -> Lowered:
     model.jit_compile = True  # as on a GPU; on a CPU Keras resolves "auto" to False, and steps look at it
     if prepare is not None:
         prepare(model)
-    private_apis.build(model, spec.batch(2))
+    keras_training.build_quietly(model, spec.batch(2))
     if phase == "train" and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     return Lowered(
@@ -77,7 +77,7 @@ def lower_here(payload: bytes, batch: int, phase: str) -> Lowered:
         weights=sum(_bytes(v.shape, v.dtype) for v in model.variables),
         optimizer=sum(_bytes(v.shape, v.dtype) for v in model.optimizer.variables) if phase == "train" else 0,
         batch_bytes=sum(_bytes(leaf.shape, leaf.dtype) for leaf in _leaves(spec.structure)),
-        layers=private_apis.layer_names(model),
+        layers=keras_layers.layer_names(model),
     )
 
 
@@ -104,7 +104,7 @@ def _hlo(body: Callable[[Any], Any], spec: Any, batch: int) -> bytes:
         return body(mapped(lambda _: next(tensors), spec.structure))
 
     function = tf.function(tf.autograph.experimental.do_not_convert(step), jit_compile=True)
-    return private_apis.canonical(function.experimental_get_compiler_ir(*shapes)(stage="hlo_serialized"))
+    return tf_runtime.canonical(function.experimental_get_compiler_ir(*shapes)(stage="hlo_serialized"))
 
 
 def _leaves(structure: Any) -> list[Any]:

@@ -1,6 +1,6 @@
 """`NotCompiled`: why the GPU compiler has no answer."""
 
-from memfit.budgets.errors import MemfitError
+from memfit.errors import MemfitError
 
 
 class NotCompiled(MemfitError, RuntimeError):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from memfit.estimation.device_specs import Specs
+from memfit.budgets.device_specs import Specs
 from memfit.estimation.gpu_compiler.compiled import Kernel
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from memfit.budgets.budget import budget
-from memfit.budgets.errors import MemfitError
-from memfit.budgets.size import Size
-from memfit.planning.oom.explaining import explain
+from memfit.errors import MemfitError
+from memfit.oom.explanation import explain
+from memfit.sizes import Size
 
 log = logging.getLogger("memfit")
 

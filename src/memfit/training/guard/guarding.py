@@ -6,21 +6,21 @@ from typing import Any
 
 import keras
 
+from memfit.compat import keras_training
+from memfit.compat.keras_training import has_strategy
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
-from memfit.planning.private_apis import has_strategy
-from memfit.training import private_apis
+from memfit.steps.host_arrays import HostArrays
+from memfit.steps.installing import installed, is_custom, replaced
+from memfit.steps.train_step import test_step
 from memfit.training.feeding import Feed
 from memfit.training.guard.events import Journal
 from memfit.training.guard.prediction import GuardedPrediction
 from memfit.training.guard.reading import Reader
-from memfit.training.guard.steps import test_step
 from memfit.training.guard.tightening import Settings, Tightening
 from memfit.training.guard.training import GuardedTraining
 from memfit.training.guard.validation import GuardedValidation
-from memfit.training.host_arrays import HostArrays
 from memfit.training.planned_steps import planned_steps
-from memfit.training.steps import installed, is_custom, replaced
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def guarded_training(
             yield
         return
     # In another precision the steps are others, and they end with it.
-    made = {} if plan is not None and plan.precision is not None else private_apis.kept_steps(model)
+    made = {} if plan is not None and plan.precision is not None else keras_training.kept_steps(model)
     training = GuardedTraining(
         model,
         Settings.of(plan),
@@ -78,7 +78,7 @@ def guarded_evaluation(model: keras.Model, size: int | None, journal: Journal) -
         with installed(model, test_step=None if size is None else test_step(model, size)):
             yield
         return
-    validation = _validation(model, size, journal, private_apis.kept_steps(model), None)
+    validation = _validation(model, size, journal, keras_training.kept_steps(model), None)
     with replaced(model, test_function=validation):
         yield
 

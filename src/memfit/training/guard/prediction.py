@@ -7,9 +7,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from memfit.steps.rollback import Rollback
+from memfit.steps.train_step import check_survivable
 from memfit.training.guard.events import Journal, OutOfMemory, shortage
-from memfit.training.guard.rollback import Rollback
-from memfit.training.guard.steps import check_survivable
 from memfit.training.guard.validation import half
 
 

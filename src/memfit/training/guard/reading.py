@@ -7,10 +7,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.budgets.errors import InvalidInput
+from memfit.errors import InvalidInput
+from memfit.survival.supervision import current
 from memfit.training.feeding import Feed, feed
 from memfit.training.guard.events import Journal, OutOfMemory, shortage
-from memfit.training.supervisor.supervision import current
 
 # How often the same batch is read again: TensorFlow waits 10 s for memory, and its threads fail on for a while.
 _TRIES = 4

@@ -4,9 +4,9 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from memfit.budgets.counting import counted
-from memfit.budgets.size import Size
+from memfit.budgets.peaks import device_name, take_peak
+from memfit.sizes import Size
 from memfit.training.guard.events import free
-from memfit.training.monitoring.peaks import device_name, take_peak
 
 
 class Room:

@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
-from memfit.budgets.errors import InvalidInput
-from memfit.training.steps import is_custom
+from memfit.errors import InvalidInput
+from memfit.steps.installing import is_custom
 
 
 def check_shapes(model: keras.Model, data: Any, batch: int) -> None:

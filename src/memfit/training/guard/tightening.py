@@ -6,14 +6,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.budgets.errors import InvalidInput
-from memfit.budgets.size import Size
-from memfit.planning import micro_batches
+from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
+from memfit.planning.levers import micro_batches
 from memfit.planning.plan import Plan
-from memfit.planning.rematerialisation import front
-from memfit.planning.rematerialisation_segments import Segments
-from memfit.training.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
+from memfit.sizes import Size
+from memfit.steps.micro_batches.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
+from memfit.steps.rematerialisation.choose import front
+from memfit.steps.rematerialisation.segments import Segments
 
 # Of what is free, the part that a step is chosen for: the allocator rounds, and fragments are lost.
 _OF_FREE = 0.9

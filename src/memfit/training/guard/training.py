@@ -8,15 +8,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from memfit.steps.host_arrays import HostArrays
+from memfit.steps.rollback import Rollback
+from memfit.steps.small_buffers import settled_logs
+from memfit.steps.train_step import TrainStep, check_survivable
 from memfit.training.guard.events import Journal, OutOfMemory, Shortage, free, shortage
 from memfit.training.guard.reading import Reader
-from memfit.training.guard.rollback import Rollback
 from memfit.training.guard.room import Room
 from memfit.training.guard.shapes import check_shapes
-from memfit.training.guard.small_buffers import settled_logs
-from memfit.training.guard.steps import TrainStep, check_survivable
 from memfit.training.guard.tightening import Settings, Tightening
-from memfit.training.host_arrays import HostArrays
 
 # How often an update is taken up again: each time TensorFlow itself waits 10 s for memory.
 _UPDATES = 3

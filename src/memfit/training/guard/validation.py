@@ -7,13 +7,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.planning.micro_batches import sizes
+from memfit.planning.levers.micro_batches import sizes
+from memfit.steps.installing import is_custom
+from memfit.steps.rollback import Rollback
+from memfit.steps.train_step import Compiled, check_survivable, compiled, test_step
 from memfit.training.guard.events import Journal, OutOfMemory, Shortage, shortage
 from memfit.training.guard.reading import Reader
-from memfit.training.guard.rollback import Rollback
 from memfit.training.guard.room import Room
-from memfit.training.guard.steps import Compiled, check_survivable, compiled, test_step
-from memfit.training.steps import is_custom
 
 _HALF = 0.5
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from memfit.budgets.size import Size
+from memfit.sizes import Size
 
 # Growth in each of so many epochs in a row is a leak; the first epoch, which traces and fills caches, is left out.
 EPOCHS = 4

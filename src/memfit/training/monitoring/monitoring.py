@@ -5,9 +5,9 @@ from typing import Any
 
 import keras
 
-from memfit.budgets.size import Size
+from memfit.budgets.peaks import device_name, take_peak
+from memfit.sizes import Size
 from memfit.training.monitoring.growth import Census, Growth, census, grown, steady_growth
-from memfit.training.monitoring.peaks import device_name, take_peak
 from memfit.training.monitoring.record import MemoryRecord, PhaseMemory
 from memfit.training.monitoring.sampling import Sampler
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from memfit.budgets.size import Size
+from memfit.sizes import Size
 from memfit.tables import table
 from memfit.training.monitoring.growth import Growth
 

@@ -6,7 +6,7 @@ import weakref
 import psutil
 
 from memfit.budgets.counting import counted
-from memfit.budgets.size import Size
+from memfit.sizes import Size
 
 # Often enough to see what a batch of some seconds does to the host; one look takes tens of microseconds.
 _SECONDS = 0.1

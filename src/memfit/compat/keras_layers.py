@@ -1,0 +1,177 @@
+"""Keras's private parts of layers: what is inside them, their masks, added losses and random seeds."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from memfit.compat.tf_graphs import compiles_with_xla
+
+
+def is_keras_object(obj: Any) -> bool:
+    """Whether `obj` is one of the objects Keras saves: a layer, model, optimizer, metric or loss."""
+    from keras.src.saving.keras_saveable import KerasSaveable
+
+    return isinstance(obj, KerasSaveable)
+
+
+def is_tracked_container(obj: Any) -> bool:
+    """Whether `obj` is a list, dict or set that Keras watches for layers and variables."""
+    from keras.src.utils.tracking import TrackedDict, TrackedList, TrackedSet
+
+    return isinstance(obj, TrackedDict | TrackedList | TrackedSet)
+
+
+def added_losses(model: Any) -> list[tuple[Any, int, Any]]:
+    """Lists the losses that layers added in the call just made: the layer, the place in its list, the tensor."""
+    return [
+        (layer, place, loss) for layer in model._flatten_layers() for place, loss in enumerate(layer._losses)
+    ]
+
+
+def set_added_loss(layer: Any, place: int, loss: Any) -> None:
+    """Puts another tensor in the place of a loss that a layer added."""
+    layer._losses[place] = loss
+
+
+def forget_losses(model: Any) -> None:
+    """Drops the losses of a call, which would otherwise keep the tensors of its graph alive."""
+    model._clear_losses()
+
+
+def all_layers(model: Any) -> list[Any]:
+    """The model and every layer in it, however deeply nested, each once."""
+    return list(model._flatten_layers())
+
+
+def layers_inside(layer: Any) -> list[Any]:
+    """The layers directly inside of a layer or a model."""
+    return list(layer._layers)
+
+
+def copy_mask(source: Any, target: Any) -> None:
+    """Gives a tensor the mask that Keras attached to another."""
+    from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+
+    mask = get_keras_mask(source)
+    if mask is not None:
+        set_keras_mask(target, mask)
+
+
+@contextmanager
+def seeded(layer: Any, seed: Any) -> Iterator[None]:
+    """Lets all random draws of a Keras layer come from `seed`, a tensor, while its call is traced.
+
+    Keras layers draw from `SeedGenerator`s, found through `Layer._flatten_layers` and `Layer._seed_generators`;
+    `draw_seed` takes nothing else, so the generators' own `next` is replaced for the time being.
+    """
+    import tensorflow as tf
+
+    generators = [generator for part in layer._flatten_layers() for generator in part._seed_generators]
+    draws = 0
+
+    def draw(ordered: bool = True) -> Any:
+        nonlocal draws
+        draws += 1
+        return tf.bitcast(tf.random.experimental.stateless_fold_in(tf.cast(seed, tf.int32), draws), tf.uint32)
+
+    for generator in generators:
+        generator.next = draw
+    try:
+        yield
+    finally:
+        for generator in generators:
+            generator.__dict__.pop("next", None)
+
+
+def forward(model: Any, x: Any, *, training: bool) -> Any:
+    """Calls the model as Keras's own steps do: `training` is passed only to a `call` that takes it."""
+    with _recurrent_weights_read_once(model):
+        return model(x, training=training) if model._call_has_training_arg else model(x)
+
+
+def embeddings(model: Any) -> list[Any]:
+    """The tables of a model's embedding layers."""
+    import keras
+
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
+    return [weight for layer in layers for weight in layer.trainable_weights]
+
+
+def mask_of(tensor: Any) -> Any:
+    """The Keras mask that a tensor carries, or None."""
+    from keras.src.backend import get_keras_mask
+
+    return get_keras_mask(tensor)
+
+
+def output_layers(model: Any) -> list[Any]:
+    """The layers whose outputs are those of a functional or sequential model; none for a subclassed one."""
+    outputs = getattr(model, "outputs", None)
+    return [output._keras_history.operation for output in outputs] if outputs else []
+
+
+def layer_names(model: Any) -> tuple[str, ...]:
+    """Returns the names of all layers, nested ones included."""
+    return tuple(layer.name for layer in model._flatten_layers() if layer is not model)
+
+
+def why_not_xla(model: Any) -> str | None:
+    """Says why Keras would not have XLA compile the model's step on a GPU, or None where it would."""
+    from keras.src.trainers.trainer import model_supports_jit
+
+    for layer in model._flatten_layers():
+        if not layer.supports_jit:
+            return f"{layer.name} forbids it"
+        if _runs_on_cudnn(layer):
+            return f"{layer.name} runs on cuDNN there; use_cudnn=False would let XLA compile it"
+    return None if model_supports_jit(model) else "it is switched off"
+
+
+def loops(model: Any) -> list[str]:
+    """Names the recurrent layers that loop over time steps, rather than run on cuDNN or step by step."""
+    import keras
+
+    return [
+        layer.name
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.RNN) and not layer.unroll and not _runs_on_cudnn(layer)
+    ]
+
+
+@contextmanager
+def _recurrent_weights_read_once(model: Any) -> Iterator[None]:
+    """Lets recurrent layers read their weights before their loop over time, where XLA compiles it.
+
+    What a loop's body reads from a variable TensorFlow keeps for the backward pass, once for each time step. That
+    is one buffer without XLA, but with it a copy each: 1 GiB a kernel for an LSTM of 512 units over 256 steps.
+    """
+    import keras
+    import tensorflow as tf
+
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)]
+    variables = {id(weight): weight for layer in layers for weight in layer.cell.trainable_weights}
+    if tf.executing_eagerly() or not compiles_with_xla(tf.compat.v1.get_default_graph()):
+        variables = {}
+    own = {key: variable._value for key, variable in variables.items()}
+    try:
+        for variable in variables.values():
+            variable._value = tf.convert_to_tensor(variable._value)
+        yield
+    finally:
+        for key, variable in variables.items():
+            variable._value = own[key]
+
+
+def _runs_on_cudnn(layer: Any) -> bool:
+    """Whether a recurrent layer takes cuDNN's kernel on a GPU; without one here, Keras does not say so itself."""
+    import keras
+
+    if not isinstance(layer, keras.layers.LSTM | keras.layers.GRU) or layer.use_cudnn not in (True, "auto"):
+        return False
+    rnn = import_module("keras.src.backend.tensorflow.rnn")  # its package has a function of the same name
+    cell = layer.cell
+    facts = (cell.activation, cell.recurrent_activation, layer.unroll, cell.use_bias)
+    if isinstance(layer, keras.layers.LSTM):
+        return bool(rnn._do_lstm_arguments_support_cudnn(*facts))
+    return bool(rnn._do_gru_arguments_support_cudnn(*facts, cell.reset_after))

@@ -1,0 +1,43 @@
+"""Keras's private parts of optimizers: their slots and their update loop."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+def know_own_variables(optimizer: Any) -> None:
+    """Lets an optimizer that came from another process find its variables again: it knows them by `id`."""
+    while optimizer is not None:
+        variables = getattr(optimizer, "_trainable_variables", None) or []
+        optimizer._trainable_variables_indices = {
+            optimizer._var_key(variable): index for index, variable in enumerate(variables)
+        }
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+
+
+def optimizer_slots(optimizer: Any) -> list[list[Any]]:
+    """Returns the lists in which an optimizer keeps a slot for each trainable variable."""
+    count = len(optimizer._trainable_variables)
+    return [
+        slots
+        for slots in vars(optimizer).values()
+        if isinstance(slots, list)
+        and len(slots) == count
+        and slots is not optimizer._trainable_variables
+        and all(slot is None or hasattr(getattr(slot, "value", None), "handle") for slot in slots)
+    ]
+
+
+def slot_number(optimizer: Any, variable: Any) -> int:
+    """Returns the place of a variable in an optimizer's lists."""
+    return int(optimizer._get_variable_index(variable))
+
+
+def then_copied(optimizer: Any, copy: Callable[[], None]) -> None:
+    """Calls `copy` whenever an optimizer has gone through the updates of its variables."""
+    update_all = optimizer._backend_update_step
+
+    def update_and_copy(*args: Any, **kwargs: Any) -> None:
+        update_all(*args, **kwargs)
+        copy()
+
+    optimizer._backend_update_step = update_and_copy

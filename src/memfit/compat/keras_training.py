@@ -1,0 +1,141 @@
+"""Keras's private parts of training: compiled losses and metrics, building, strategies, callbacks."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+def has_strategy(model: Any) -> bool:
+    """Whether a model was made, or would be trained, under a distribution strategy."""
+    import tensorflow as tf
+
+    return bool(tf.distribute.has_strategy()) or model._distribute_strategy is not None
+
+
+def build_from_specs(model: Any, specs: Any) -> None:
+    """Creates the variables that a model's first step would create, from the specs of its batches."""
+    from keras.src.trainers.data_adapters import data_adapter_utils
+
+    build(model, *data_adapter_utils.unpack_x_y_sample_weight(specs))
+
+
+def flush(callbacks: Any) -> None:
+    """Waits for callbacks that Keras runs in threads."""
+    callbacks._flush_futures()
+
+
+def plain_logs(logs: Any) -> Any:
+    """Logs of a step as plain numbers, as Keras gives them to callbacks."""
+    from keras.src.utils.python_utils import pythonify_logs
+
+    return pythonify_logs(logs)
+
+
+def build(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
+    """Creates the variables of the model, its metrics and its optimizer, if they do not exist yet.
+
+    Stock Keras creates them while it traces the first step; inside a loop's body TensorFlow forbids that.
+    """
+    parts = (model._compile_loss, model._compile_metrics, model.optimizer)
+    unbuilt = any(part is not None and not part.built for part in parts)
+    if unbuilt or not all(layer.built for layer in model._flatten_layers()):
+        model._symbolic_build(data_batch=(x, y, sample_weight))
+
+
+def compute_loss(model: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool) -> Any:
+    """Calls `model.compute_loss` as Keras's own steps do (an override may lack `training`)."""
+    return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+
+
+def compute_compiled_loss(model: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """Computes the losses given to `compile()`, without any other."""
+    return model._compile_loss(y, y_pred, sample_weight)
+
+
+def track_loss(model: Any, loss: Any, samples: Any) -> None:
+    """Gives the batch's loss to the metric named "loss", as Keras's own steps do."""
+    model._loss_tracker.update_state(loss, sample_weight=samples)
+
+
+def losses(model: Any) -> list[Any]:
+    """The Keras losses of a built model, one for each output that has one."""
+    compiled = model._compile_loss
+    return [] if compiled is None else [entry.loss for entry in compiled._flat_losses]
+
+
+def loss_metrics(model: Any) -> list[Any]:
+    """The metrics that follow the losses of the single outputs; empty for a model with one output."""
+    return [] if model._compile_loss is None else list(model._compile_loss.metrics)
+
+
+def compiled_mark(model: Any) -> object:
+    """An object that is another one after every `compile()`."""
+    return model._loss_tracker
+
+
+def kept_steps(model: Any) -> dict[Any, Any]:
+    """Where steps that were compiled for a model are kept until its next `compile()`, as Keras keeps its own."""
+    mark = compiled_mark(model)
+    if "_memfit_steps" not in vars(mark):
+        object.__setattr__(mark, "_memfit_steps", _KeptSteps())
+    kept: dict[Any, Any] = vars(mark)["_memfit_steps"]
+    return kept
+
+
+@contextmanager
+def replaced_losses(
+    model: Any, stand_ins: Sequence[Callable[..., Any]], metrics: Sequence[Any]
+) -> Iterator[None]:
+    """Lets `compute_loss` call stand-ins for the model's losses and for the metrics that follow them."""
+    compiled = model._compile_loss
+    if compiled is None:
+        yield
+        return
+    entries, followers = compiled._flat_losses, compiled._metrics
+    pairs = zip(entries, stand_ins, strict=True)
+    compiled._flat_losses = [entry._replace(loss=stand_in) for entry, stand_in in pairs]
+    compiled._metrics = list(metrics)
+    try:
+        yield
+    finally:
+        compiled._flat_losses, compiled._metrics = entries, followers
+
+
+@contextmanager
+def replaced_additional_loss(model: Any, aggregate: Callable[[Any], Any]) -> Iterator[None]:
+    """Lets `compute_loss` add `aggregate(loss)` for every loss of `add_loss` and of the regularisers."""
+    original = model._aggregate_additional_loss
+    object.__setattr__(model, "_aggregate_additional_loss", lambda loss: aggregate(original(loss)))
+    try:
+        yield
+    finally:
+        object.__delattr__(model, "_aggregate_additional_loss")
+
+
+def masked_weights(sample_weight: Any, mask: Any, dtype: str) -> Any:
+    """Merges a mask into sample weights as Keras's losses do, entries masked out weighing 0."""
+    from keras.src.losses.loss import apply_mask
+
+    return apply_mask(sample_weight, mask, dtype=dtype, reduction="sum")
+
+
+def aligned(values: Any, weights: Any) -> tuple[Any, Any]:
+    """Brings values and their weights to one rank as Keras's losses do."""
+    from keras.src.losses.loss import squeeze_or_expand_to_same_rank
+
+    return squeeze_or_expand_to_same_rank(values, weights)
+
+
+def build_quietly(model: Any, batch: Any) -> None:
+    """Makes the variables that Keras makes before its first step, the metrics' and the optimizer's included."""
+    # A custom step may have no use for this or fail in it; then the step makes its variables itself.
+    with contextlib.suppress(Exception):
+        model._symbolic_build(data_batch=batch)
+
+
+class _KeptSteps(dict[Any, Any]):
+    """Compiled steps stay behind where a model is copied or sent to another process: a graph cannot be."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()

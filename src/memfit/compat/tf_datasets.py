@@ -1,0 +1,129 @@
+"""TensorFlow's private parts of tf.data pipelines: their stages, functions and sources."""
+
+import mmap
+from collections.abc import Iterator
+from typing import Any
+
+
+def dataset_batch_size(dataset: Any) -> int | None:
+    """The batch size of a tf.data pipeline, from its element shapes or its last `batch`; None where neither tells.
+
+    Nothing is read: another iterator would change the order in which a shuffle gives the rest.
+    """
+    import keras
+
+    shapes = [getattr(leaf, "shape", None) for leaf in keras.tree.flatten(dataset.element_spec)]
+    firsts = {shape[0] for shape in shapes if shape is not None and shape.rank}
+    if firsts and None not in firsts:
+        return int(firsts.pop()) if len(firsts) == 1 else None
+    if getattr(dataset, "_batch_size", None) is not None:
+        return int(dataset._batch_size)
+    sizes = {dataset_batch_size(part) for part in dataset._inputs()}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def dataset_graph(dataset: Any) -> Any:
+    """Returns the GraphDef of a whole tf.data pipeline, with its constants and its functions."""
+    import tensorflow as tf
+
+    serialized = tf.raw_ops.DatasetToGraphV2(
+        input_dataset=dataset._variant_tensor, external_state_policy=1, strip_device_assignment=True
+    )
+    graph = tf.compat.v1.GraphDef()
+    graph.ParseFromString(serialized.numpy())
+    return graph
+
+
+def source_tensors(dataset: Any) -> list[Any]:
+    """Returns the tensors that a pipeline's sources hold, without copying them into a graph."""
+    return [tensor for part in dataset_parts(dataset) for tensor in getattr(part, "_tensors", [])]
+
+
+def inputs_of(dataset: Any) -> list[Any]:
+    """Returns the datasets that a dataset reads from."""
+    return list(dataset._inputs())
+
+
+def is_device_copy(dataset: Any) -> bool:
+    """Whether a dataset is the one of `copy_to_device`, on which `prefetch_to_device` is built."""
+    return type(dataset).__name__ in ("_CopyToDeviceDataset", "_MapOnGpuDataset")
+
+
+def idle_conversions(dataset: Any) -> set[str]:
+    """Returns the names of map functions in which `convert_image_dtype` changes nothing.
+
+    It then leaves a mere Identity op in the graph; only the op's traceback tells who made it.
+    """
+    found, todo = set(), [dataset]
+    while todo:
+        part = todo.pop()
+        todo += part._inputs()
+        function = getattr(getattr(part, "_map_func", None), "function", None)
+        if function is None:
+            continue
+        for op in function.graph.get_operations():
+            if op.type == "Identity" and any(frame.name == "convert_image_dtype" for frame in op.traceback):
+                found.add(function.name.decode())
+    return found
+
+
+def let_go_of_pages(array: Any) -> None:
+    """Takes the pages of a read-only `np.memmap` out of the process's memory; they stay in the page cache.
+
+    NumPy keeps the map as `_mmap`. Only a map opened with mode "r" is touched: in a private one ("c") changes
+    would be lost.
+    """
+    if getattr(array, "mode", "") == "r" and getattr(array, "_mmap", None) is not None:
+        array._mmap.madvise(mmap.MADV_DONTNEED)
+
+
+def dataset_parts(dataset: Any) -> list[Any]:
+    """A tf.data pipeline and all the datasets it reads from, nearest first."""
+    found: list[Any] = []
+    todo = [dataset]
+    while todo:
+        part = todo.pop()
+        if not any(part is other for other in found):
+            found.append(part)
+            todo += part._inputs()
+    return found
+
+
+def ops_of_functions(part: Any) -> Iterator[Any]:
+    """The nodes of the functions that one stage of a tf.data pipeline calls, and of those that they call."""
+    for wrapper in part._functions():
+        graph = wrapper.function.graph.as_graph_def()
+        yield from graph.node
+        for function in graph.library.function:
+            yield from function.node_def
+
+
+def shuffle_seeds(part: Any) -> tuple[int, int] | None:
+    """Both seeds of a stage that shuffles or draws at random, zeros for none; None for any other stage."""
+    if type(part).__name__ not in ("_ShuffleDataset", "_RandomDataset"):
+        return None
+    return int(part._seed), int(part._seed2)
+
+
+def reshuffles(part: Any) -> bool:
+    """Says whether a stage gives another order in every pass."""
+    return shuffle_seeds(part) is not None and getattr(part, "_reshuffle_each_iteration", True) is not False
+
+
+def is_cache(part: Any) -> bool:
+    """Says whether a stage is `cache()`."""
+    return type(part).__name__ == "CacheDataset"
+
+
+def is_parallel(part: Any) -> bool:
+    """Says whether a stage calls its function in several threads."""
+    return getattr(part, "_num_parallel_calls", None) is not None
+
+
+def is_out_of_order(part: Any) -> bool:
+    """Says whether a stage was allowed to give elements as they become ready."""
+    if type(part).__name__ != "_ParallelInterleaveDataset":
+        return getattr(part, "_deterministic", "default") == "false"
+    # This stage keeps it only in TensorFlow's graph; its sources are file names as a rule, and so small.
+    nodes = [node for node in dataset_graph(part).node if node.op.startswith("ParallelInterleave")]
+    return any(node.attr["deterministic"].s == b"false" for node in nodes)

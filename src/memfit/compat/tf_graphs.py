@@ -1,0 +1,161 @@
+"""TensorFlow's private parts of graphs: ops that are already there, gradients across graphs, XLA's ops."""
+
+import gc
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+
+def forget_gradients_of_dead_graphs() -> None:
+    """Drops what keeps the graphs, and so the weights, of deleted models allocated.
+
+    In a traced step every `tf.custom_gradient` (and Keras's layers have some) registers a function by a new name
+    in a global table, for good. The function holds tensors of the step's graph, the graph holds the variables it
+    captured: the weights and optimizer slots outlive their model. A graph that no function runs any more cannot
+    be differentiated again, so its entries can go.
+    """
+    if "tensorflow" not in sys.modules:
+        return
+    from tensorflow.python.framework import func_graph, ops
+
+    gc.collect()
+    in_use = {id(function.graph) for function in gc.get_objects() if _is_function(function)}
+    registry: dict[str, Any] = ops.gradient_registry._registry
+    for name in [name for name in registry if name.startswith("CustomGradient-")]:
+        graphs = [
+            graph for graph in _graphs(registry[name]["type"]) if isinstance(graph, func_graph.FuncGraph)
+        ]
+        if graphs and not any(id(outer) in in_use for graph in graphs for outer in _outwards(graph)):
+            del registry[name]
+
+
+def gradients(ys: Sequence[Any], grad_ys: Sequence[Any], xs: Sequence[Any], graph: Any) -> list[Any]:
+    """Builds the gradients of `ys`, tensors of `graph`, in the current graph; None where there is none.
+
+    `tf.gradients` is the same, but only inside one graph; the gradient of a nested `tf.function` is built in
+    another. The name is not TensorFlow's "gradients", which grappler's memory optimizer looks for.
+    """
+    from tensorflow.python.ops import gradients_util
+
+    return list(
+        gradients_util._GradientsHelper(ys, xs, grad_ys, name="rematerialised_gradients", src_graph=graph)
+    )
+
+
+def forward_op_of(op: Any) -> Any:
+    """Returns the forward op whose gradient function made `op`, or None."""
+    return op._original_op
+
+
+def belong_together(op: Any, other: Any) -> None:
+    """Lets an op count as made by the gradient function that made another."""
+    op._original_op = other._original_op
+
+
+def belong_to(op: Any, forward: Any) -> None:
+    """Lets an op count as made by the gradient function of a forward op."""
+    op._original_op = forward
+
+
+def set_input(op: Any, number: int, tensor: Any) -> None:
+    """Lets an op that is already in the graph read another tensor."""
+    op._update_input(number, tensor)
+
+
+def clone(op: Any, inputs: Sequence[Any]) -> Any:
+    """Makes a copy of an op in its graph, with other inputs."""
+    attributes = {
+        name: value for name, value in op.node_def.attr.items() if name not in ("_class", "_output_shapes")
+    }
+    # The public `create_op` is deprecated and would warn; this one is what TensorFlow itself calls.
+    copy = op.graph._create_op_internal(
+        op.type,
+        list(inputs),
+        dtypes=[output.dtype for output in op.outputs],
+        name=f"recomputed/{op.name}",
+        attrs=attributes,
+        op_def=op.op_def,
+    )
+    copy._original_op = op._original_op
+    return copy
+
+
+def run_after(op: Any, other: Any) -> None:
+    """Lets an op that is already in the graph wait for another."""
+    op._add_control_input(other)
+
+
+def compiles_with_xla(graph: Any) -> bool:
+    """Says whether the graph is traced for `jit_compile=True`."""
+    from tensorflow.python.ops import control_flow_util
+
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
+
+
+def materialised(tensor: Any) -> Any:
+    """Returns a tensor that XLA reads from memory, instead of computing it from its sources once more."""
+    return together([tensor])[0]
+
+
+def together(tensors: Sequence[Any]) -> list[Any]:
+    """Returns tensors that XLA reads from memory, each when all of them are there."""
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+    return list(gen_xla_ops.xla_optimization_barrier(list(tensors)))
+
+
+def take_slice(tensor: Any, begin: Any, size: Any) -> Any:
+    """Returns rows of a tensor under XLA; where they reach beyond its end, the last rows."""
+    import tensorflow as tf
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+    begins = tf.stack([begin, *[0] * (tensor.shape.rank - 1)])
+    return gen_xla_ops.xla_dynamic_slice(tensor, begins, tf.stack([size, *tensor.shape[1:].as_list()]))
+
+
+def put_slice(tensor: Any, rows: Any, begin: Any) -> Any:
+    """Returns a tensor with other rows, written in place; the last ones where they reach beyond its end."""
+    import tensorflow as tf
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+    begins = tf.stack([begin, *[0] * (tensor.shape.rank - 1)])
+    return gen_xla_ops.xla_dynamic_update_slice(tensor, rows, begins)
+
+
+def same_op(op: Any, inputs: Sequence[Any]) -> Any:
+    """Makes a copy of an op of another graph in the one that is being built."""
+    import tensorflow as tf
+
+    names = [name for name in op.node_def.attr if name not in ("_class", "_output_shapes")]
+    return tf.compat.v1.get_default_graph()._create_op_internal(
+        op.type,
+        list(inputs),
+        dtypes=[output.dtype for output in op.outputs],
+        name="part",
+        attrs={name: op.node_def.attr[name] for name in names},
+        op_def=op.op_def,
+    )
+
+
+def _outwards(graph: Any) -> Iterator[Any]:
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)
+
+
+def _graphs(function: Any, depth: int = 3) -> Iterator[Any]:
+    """The graphs of the tensors that a function's closure holds, in it or in functions in it."""
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # an empty cell
+            continue
+        for thing in held if isinstance(held, list | tuple) else [held]:
+            if hasattr(thing, "op") and hasattr(thing, "graph"):
+                yield thing.graph
+            elif depth and callable(thing):
+                yield from _graphs(thing, depth - 1)
+
+
+def _is_function(thing: object) -> bool:
+    return type(thing).__name__ in ("ConcreteFunction", "AtomicFunction") and hasattr(thing, "graph")

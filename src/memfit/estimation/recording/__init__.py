@@ -1,0 +1,1 @@
+"""Recording a step's allocations in an isolated process."""

@@ -1,0 +1,216 @@
+"""Sending a Keras model to another process by value: its whole object, without the numbers in its weights.
+
+Keras's own pickling saves and reloads the model, which needs a `get_config` of every class and registered names.
+An estimate needs neither that nor the weights' values, so every variable is sent as its shape and comes up as
+zeros, and everything else is pickled as it stands. The caller's model is only read.
+"""
+
+import io
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from memfit.compat.keras_layers import is_keras_object, is_tracked_container
+from memfit.compat.tf_runtime import (
+    contents_of,
+    is_compiled_function,
+    is_lookup_table,
+    is_strategy,
+    is_tf_variable,
+)
+from memfit.errors import CannotTell
+
+# What Keras makes of a model's steps, and makes anew in the other process.
+_REMADE = ("train_function", "test_function", "predict_function")
+
+_FRAMES, _STACK_BYTES = 200_000, 512 * 2**20
+# TensorFlow's checkpoint tracking of a Keras object; Keras has its own, and an estimate saves nothing.
+_TENSORFLOW_TRACKING = ("_self_", "_unconditional_", "_unconditional_dependency")
+# What only a weak reference of the sender held may have no other holder here.
+_kept: list[Any] = []
+
+
+def packed(model: Any, *others: Any) -> bytes:
+    """Returns a model, with anything else that goes with it, as bytes for `unpacked`.
+
+    Raises:
+        CannotTell: If something in the model cannot be sent.
+    """
+    try:
+        return _with_deep_stack(_dumped, (_KerasSettings(), model, others))
+    except Exception as error:  # pickling raises whatever an object's own methods raise
+        raise CannotTell(
+            f"The model must be sendable to another process, and a part of it is not ({error})",
+            received=type(model).__name__,
+            remedy="Keep open files, locks, generators and tensors of a graph out of the model's attributes",
+        ) from error
+
+
+def _dumped(value: Any) -> bytes:
+    stream = io.BytesIO()
+    _Pickler(stream).dump(value)
+    return stream.getvalue()
+
+
+def _with_deep_stack(function: Callable[[Any], bytes], value: Any) -> bytes:
+    # A functional model is a linked list of layers to the pickler: some frames for each of its hundreds.
+    answer: list[bytes | Exception] = []
+
+    def run() -> None:
+        try:
+            answer.append(function(value))
+        except Exception as error:  # re-raised by the thread that waits
+            answer.append(error)
+
+    limit, size = sys.getrecursionlimit(), threading.stack_size(_STACK_BYTES)
+    sys.setrecursionlimit(_FRAMES)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    finally:
+        sys.setrecursionlimit(limit)
+        threading.stack_size(size)
+    if isinstance(answer[0], Exception):
+        raise answer[0]
+    return answer[0]
+
+
+def unpacked(data: bytes) -> tuple[Any, tuple[Any, ...]]:
+    """Returns the model and what went with it; takes over the sender's Keras settings, in a process of its own."""
+    _, model, others = cloudpickle.loads(data)
+    return model, others
+
+
+class _Pickler(cloudpickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if is_tf_variable(obj):
+            return _zeros, (tuple(obj.shape), obj.dtype.name, obj.trainable, obj.name.partition(":")[0])
+        if is_compiled_function(obj):
+            return _recompiled, (obj.python_function, obj._jit_compile, obj._reduce_retracing)
+        if is_lookup_table(obj):
+            return _table, contents_of(obj)
+        if isinstance(obj, weakref.ReferenceType):
+            return _weak, (obj(),)
+        if is_strategy(obj):
+            return _default_strategy, ()
+        if is_tracked_container(obj):
+            return _empty, (type(obj),), (vars(obj), _items(obj)), None, None, _fill
+        if is_keras_object(obj) or _finds_attributes_itself(obj):
+            return _by_value(obj)
+        return super().reducer_override(obj)
+
+
+def _finds_attributes_itself(obj: Any) -> bool:
+    """Whether unpickling would ask `obj` for attributes before it has any, which its `__getattr__` may not survive.
+
+    Keras's preprocessing layers hold such an object, and EfficientNet holds such layers.
+    """
+    cls: Any = type(obj)
+    return (
+        not isinstance(obj, type | ModuleType)
+        and hasattr(cls, "__getattr__")
+        and cls.__reduce_ex__ is object.__reduce_ex__
+        and cls.__reduce__ is object.__reduce__
+        and not hasattr(cls, "__setstate__")
+        and hasattr(obj, "__dict__")
+    )
+
+
+def _by_value(obj: Any) -> tuple[Any, ...]:
+    state = {
+        name: None if name in _REMADE else value
+        for name, value in vars(obj).items()
+        if not name.startswith(_TENSORFLOW_TRACKING)
+    }
+    return _bare, (type(obj),), state, None, None, _restore
+
+
+def _bare(cls: type) -> Any:
+    return object.__new__(cls)
+
+
+def _restore(obj: Any, state: dict[str, Any]) -> None:
+    # Not through __setattr__: Keras tracks what is set there, and the tracking itself is part of the state.
+    vars(obj).update(state)
+
+
+def _default_strategy() -> Any:
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy()
+
+
+def _items(obj: Any) -> list[Any]:
+    return list(obj.items()) if isinstance(obj, dict) else list(obj)
+
+
+def _empty(cls: Any) -> Any:
+    return cls.__new__(cls)
+
+
+def _fill(obj: Any, state: tuple[dict[str, Any], list[Any]]) -> None:
+    # As the plain container it is: its own methods would track every item a second time.
+    vars(obj).update(state[0])
+    if isinstance(obj, list):
+        list.extend(obj, state[1])
+    elif isinstance(obj, dict):
+        dict.update(obj, state[1])
+    else:
+        set.update(obj, state[1])
+
+
+def _weak(obj: Any) -> Any:
+    _kept.append(obj)
+    return weakref.ref(obj) if obj is not None else _gone
+
+
+def _gone() -> None:
+    """Stands in for a weak reference whose object has gone."""
+
+
+def _zeros(shape: tuple[int, ...], dtype: str, trainable: bool, name: str) -> Any:
+    import tensorflow as tf
+
+    return tf.Variable(tf.zeros(shape, dtype), trainable=trainable, name=name)
+
+
+def _table(keys: Any, values: Any, key_type: str, value_type: str, default: Any) -> Any:
+    import tensorflow as tf
+
+    if not len(keys):
+        return tf.lookup.experimental.MutableHashTable(key_type, value_type, default)
+    # Of a table that cannot change TensorFlow knows the shape of what it finds, as layers need it.
+    contents = tf.lookup.KeyValueTensorInitializer(keys, values, key_type, value_type)
+    return tf.lookup.StaticHashTable(contents, default)
+
+
+def _recompiled(function: Any, jit_compile: bool | None, reduce_retracing: bool) -> Any:
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=jit_compile, reduce_retracing=reduce_retracing)
+
+
+class _KerasSettings:
+    """The global Keras settings of the sender, which are those of the receiver once it is unpickled."""
+
+    def __init__(self) -> None:
+        import keras
+
+        self.floatx = keras.config.floatx()
+        self.epsilon = keras.config.epsilon()
+        self.image_data_format = keras.config.image_data_format()
+        self.policy = keras.config.dtype_policy().name
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        import keras
+
+        keras.config.set_floatx(state["floatx"])
+        keras.config.set_epsilon(state["epsilon"])
+        keras.config.set_image_data_format(state["image_data_format"])
+        keras.config.set_dtype_policy(state["policy"])

@@ -1,0 +1,228 @@
+"""What a batch of the training data looks like: shapes and types, taken from the model or from an example."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from memfit.data.peeking import first_batch, is_generator
+from memfit.errors import CannotTell
+
+Batch = Any
+_REMEDY = (
+    "Pass an example as data=(x, y), or the tf.data.Dataset that fit() gets; only shapes and types are read"
+)
+_LONGEST = (
+    "Make a plan or an estimate with one of the longest batches as an example: memfit.plan(..., data=(x, y)); "
+    "memfit.fit takes the plan as plan="
+)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One tensor of a batch: its shape without the batch dimension, and its type."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What Keras gives a step, x, (x, y) or (x, y, sample_weight), with a `Leaf` for every tensor."""
+
+    structure: Any
+
+    def batch(self, size: int) -> Batch:
+        """Returns a batch of that many samples: floats between 0 and 1, and zeros, which are valid indices."""
+        import numpy as np
+
+        random = np.random.default_rng(0)
+
+        def make(leaf: Leaf) -> Any:
+            shape = (size, *leaf.shape)
+            if leaf.dtype == "string":
+                return np.full(shape, "")
+            if "float" in leaf.dtype:
+                import tensorflow as tf
+
+                return random.random(shape, dtype="float32").astype(tf.as_dtype(leaf.dtype).as_numpy_dtype)
+            return np.zeros(shape, leaf.dtype)
+
+        return mapped(make, self.structure)
+
+    def any_batch(self) -> Any:
+        """Returns the structure with a `tf.TensorSpec` of unknown batch size in every place."""
+        import tensorflow as tf
+
+        return mapped(lambda leaf: tf.TensorSpec((None, *leaf.shape), leaf.dtype), self.structure)
+
+    @staticmethod
+    def like(outputs: Any, size: int) -> Any:
+        """Returns zeros of the shapes of a model's symbolic outputs, for a batch of that size."""
+        import tensorflow as tf
+
+        return mapped(lambda t: tf.zeros((size, *(d or 1 for d in t.shape[1:])), t.dtype), outputs)
+
+
+def spec_of(model: Any, data: Any = None) -> Spec:
+    """Returns what a training batch of `model` looks like.
+
+    Args:
+        model: A compiled Keras model.
+        data: An example in any form that `fit` takes, or None to read the model's inputs, outputs and loss.
+
+    Raises:
+        CannotTell: If a shape is unknown.
+    """
+    if data is not None:
+        return Spec(_from_example(model, data))
+    if not getattr(model, "inputs", None):
+        raise CannotTell(
+            "The shapes of the inputs must be known, and this model does not say them",
+            received=type(model).__name__,
+            remedy=_REMEDY,
+        )
+    x = mapped(lambda t: _leaf(t.name, t.shape, t.dtype), _input_structure(model))
+    y = mapped(lambda t: t, _targets(model))
+    return Spec((x, y))
+
+
+def outputs_of(model: Any) -> Any:
+    """Returns a model's symbolic outputs in their own structure."""
+    try:
+        return model.output
+    except AttributeError:  # a Sequential model has a list only
+        return model.outputs[0] if len(model.outputs) == 1 else model.outputs
+
+
+def mapped(function: Any, structure: Any) -> Any:
+    """Applies a function to every leaf of nested tuples, lists and dicts; None stays None."""
+    if structure is None:
+        return None
+    if isinstance(structure, Mapping):
+        return {key: mapped(function, value) for key, value in structure.items()}
+    if isinstance(structure, tuple | list):
+        return type(structure)(mapped(function, value) for value in structure)
+    return function(structure)
+
+
+def _input_structure(model: Any) -> Any:
+    structure = getattr(model, "_inputs_struct", None)
+    if structure is None:
+        structure = model.inputs
+    if isinstance(structure, tuple | list) and len(structure) == 1:
+        return structure[0]
+    return structure
+
+
+def _leaf(name: str, shape: Any, dtype: Any, remedy: str = _REMEDY) -> Leaf:
+    sizes = tuple(shape)[1:]
+    if any(size is None for size in sizes):
+        raise CannotTell(
+            f"Every dimension of an input but the batch must be known, and {name!r} leaves one open",
+            received=tuple(shape),
+            remedy=remedy,
+        )
+    named = str(getattr(dtype, "name", dtype))
+    # NumPy's types of text, and objects, of which Keras makes text.
+    text = named == "object" or named.startswith(("str", "bytes"))
+    return Leaf(tuple(int(size) for size in sizes), "string" if text else named)
+
+
+def _targets(model: Any) -> Any:
+    """Targets as the compiled loss wants them: class numbers for sparse losses, else shaped like the outputs."""
+    import keras
+
+    outputs = outputs_of(model)
+    losses = model.loss
+
+    def target(output: Any, loss: Any) -> Leaf:
+        leaf = _leaf("output", output.shape, output.dtype)
+        name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", ""))
+        sparse = (
+            keras.utils.to_snake_case(name) if hasattr(keras.utils, "to_snake_case") else str(name).lower()
+        )
+        if "sparse" in sparse:
+            return Leaf(leaf.shape[:-1], "int32")
+        return Leaf(leaf.shape, "float32")
+
+    if isinstance(outputs, Mapping):
+        return {
+            key: target(out, losses.get(key) if isinstance(losses, Mapping) else losses)
+            for key, out in outputs.items()
+        }
+    if isinstance(outputs, tuple | list):
+        names = list(getattr(model, "output_names", [])) or [None] * len(outputs)
+        found = []
+        for position, (name, output) in enumerate(zip(names, outputs, strict=True)):
+            loss = losses
+            if isinstance(losses, Mapping):
+                loss = losses.get(name)
+            elif isinstance(losses, tuple | list):
+                loss = losses[position]
+            found.append(target(output, loss))
+        return type(outputs)(found)
+    if isinstance(losses, tuple | list):
+        losses = losses[0]
+    elif isinstance(losses, Mapping):
+        losses = next(iter(losses.values()))
+    return target(outputs, losses)
+
+
+def _from_example(model: Any, data: Any) -> Any:
+    """What Keras gives a step, and no more: a step of one's own may take it apart as `x, y = data`."""
+    import keras
+
+    if is_generator(data):
+        raise CannotTell(
+            "A generator cannot be looked at without losing a batch",
+            received=type(data).__name__,
+            remedy="Pass an example of its batches as data=(x, y)",
+        )
+    element = getattr(data, "element_spec", None)
+    if element is None:
+        element = data
+        if isinstance(data, tuple) and len(data) <= 3:
+            element = keras.utils.pack_x_y_sample_weight(*data)
+        elif isinstance(data, list):
+            element = (data,)  # several inputs
+        elif hasattr(data, "__getitem__") and not (
+            isinstance(data, tuple | Mapping) or hasattr(data, "shape")
+        ):
+            first = first_batch(data)  # of a PyDataset
+            element = tuple(first) if isinstance(first, list) else first
+    element = _as_arrays(element)
+    wanted = _input_shapes(model, element[0] if isinstance(element, tuple) else element)
+    return mapped(lambda t: _leaf("data", _filled(t.shape, wanted.get(id(t))), t.dtype, _LONGEST), element)
+
+
+def _input_shapes(model: Any, x: Any) -> dict[int, Any]:
+    """Returns the shapes that the model's inputs have, by the identity of the parts of x."""
+    import keras
+
+    inputs = getattr(model, "inputs", None) or []
+    if isinstance(x, Mapping):
+        shapes = {tensor.name: tensor.shape for tensor in inputs}
+        return {id(part): shapes.get(name) for name, part in x.items()}
+    parts = keras.tree.flatten(x)
+    if len(parts) != len(inputs):
+        return {}
+    return {id(part): tensor.shape for part, tensor in zip(parts, inputs, strict=True)}
+
+
+def _filled(shape: Any, wanted: Any) -> Any:
+    """Returns a shape whose open dimensions are those of another, as far as that says them."""
+    if getattr(shape, "rank", 0) is None:
+        return (None, None) if wanted is None else wanted
+    if wanted is None or len(shape) != len(wanted):
+        return shape
+    return tuple(want if size is None else size for size, want in zip(tuple(shape), wanted, strict=True))
+
+
+def _as_arrays(element: Any) -> Any:
+    import numpy as np
+
+    def as_array(leaf: Any) -> Any:
+        # A table of pandas has a shape, but a type for each of its columns.
+        return leaf if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else np.asarray(leaf)
+
+    return mapped(as_array, element)

@@ -1,0 +1,1 @@
+"""Replaying recorded allocations at any batch size and in any memory."""

@@ -1,0 +1,183 @@
+"""Replaying recorded steps at another batch size through the model of TensorFlow's allocator."""
+
+import gc
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+from memfit.budgets.arena import pieces_left
+from memfit.estimation.replay.allocator import BFC, OWNER, SIZE, Chunk, OutOfMemory, rounded
+from memfit.estimation.replay.layout import PLACE
+from memfit.estimation.replay.played import Played
+from memfit.estimation.replay.script import Allocation
+
+# More than any step takes, and less than the model of the allocator has addresses for.
+_WITHOUT_LIMIT = 2**44
+
+
+class Peak(NamedTuple):
+    """The peak of one replayed step.
+
+    Attributes:
+        bytes: What is in use there.
+        run: The recorded steps that were replayed, in order; the last of them has this peak.
+        where: How many births and deaths of that are replayed before.
+    """
+
+    bytes: int
+    run: tuple[int, ...]
+    where: int
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment of a replay: every living allocation with the bytes it asked for and those it occupies."""
+
+    living: tuple[tuple[Allocation, int, int], ...]
+
+
+class Replay:
+    """A run in the model of the allocator: what Keras leaves before the first step, then step by step.
+
+    Attributes:
+        played: What is replayed.
+        allocator: The model of the allocator.
+        held: The chunk of each allocation born in the step that is on, or None.
+        kept: The living chunks of what was there before it, by the bytes asked for and whose value they hold.
+    """
+
+    def __init__(self, played: Played, limit: int = 2**62) -> None:
+        self.played = played
+        self.allocator = BFC(limit)
+        self.held: list[Chunk | None] = [None] * len(played.sizes)
+        self.kept: dict[int, dict[int, Chunk]] = defaultdict(dict)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Lays out what is there before the first step, in the order and with the gaps that Keras leaves."""
+        script = self.played.script
+        codes, sizes, begins = script.laying_out
+        made: list[Chunk | None] = [None] * len(sizes)
+        taken = len(codes) if script.one_piece is None else begins[script.one_piece]
+        self.allocator.serve(codes[:taken], sizes, made, {})
+        if script.one_piece is not None:
+            self._take_in_one_piece()
+        self.allocator.serve(codes[taken:], sizes, made, {})
+        self.held[: script.variables] = made[: script.variables]
+        self._make_nursery()
+        start = script.order[: script.ends[0]]
+        self.serve(start)
+        # TensorFlow sets up the step's ops, and so its constants, when the optimizer has its state.
+        self.serve(range(script.variables, script.before))
+        self.keep(range(script.before))
+        self.keep(code for code in start if code >= 0)
+
+    def _make_nursery(self) -> None:
+        """Makes gaps for what is small, as the guard does: every other buffer is given back."""
+        sizes = [rounded(size) for gap in self.played.script.nursery for size in (gap, PLACE)]
+        taken: list[Chunk | None] = [None] * len(sizes)
+        self.allocator.serve(range(len(sizes)), sizes, taken, {})
+        self.allocator.serve((-1 - number for number in range(0, len(sizes), 2)), sizes, taken, {})
+
+    def _take_in_one_piece(self) -> None:
+        """Takes what is left of the memory as one region, as `memfit.budgets.one_piece` does."""
+        for left in pieces_left(min(self.allocator.limit, _WITHOUT_LIMIT), self.allocator.peak):
+            with suppress(OutOfMemory):
+                self.allocator.release(self.allocator.allocate(left))
+                break
+
+    def serve(self, codes: Iterable[int]) -> tuple[int, int]:
+        """Serves births and deaths; returns the largest bytes in use and how many codes came before."""
+        return self.allocator.serve(codes, self.played.sizes, self.held, self.kept, self.played.script.values)
+
+    def keep(self, indices: Iterable[int]) -> None:
+        """Ends a step: what it leaves behind may die in any later one."""
+        holds = self.played.script.values
+        for index in indices:
+            chunk = self.held[index]
+            if chunk is not None:
+                kept = self.kept[self.played.sizes[index]]
+                kept[holds[index] if holds[index] not in kept else -1 - index] = chunk
+                self.held[index] = None
+
+    def step(self, number: int) -> tuple[int, int]:
+        """Replays a recorded step; returns its largest bytes in use and where in it that is."""
+        step = self.played.step(number)
+        highest, where = self.serve(step.codes)
+        self.keep(step.outliving)
+        return highest, where
+
+    def living(self) -> Iterator[tuple[int, int]]:
+        """Yields the number of every living allocation and the bytes it occupies."""
+        for chunk in chain(*(kept.values() for kept in self.kept.values()), self.held):
+            if chunk is not None:
+                yield chunk[OWNER], chunk[SIZE]
+
+
+def peaks(played: Played) -> list[list[Peak]]:
+    """Returns the peaks of the steps of each run."""
+    found = []
+    with no_collection():
+        for run in played.runs():
+            replay = Replay(played)
+            steps = []
+            for end, number in enumerate(run, 1):
+                highest, where = replay.step(number)
+                steps.append(Peak(highest, run[:end], where))
+            found.append(steps)
+    return found
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keeps Python from looking for garbage in all there is, because of the many objects that come and go."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def moment(played: Played, peak: Peak) -> Moment:
+    """Returns what is alive at a peak."""
+    replay = Replay(played)
+    *before, last = peak.run
+    for number in before:
+        replay.step(number)
+    replay.serve(played.step(last).codes[: peak.where + 1])
+    allocations, asked = played.script.allocations, played.asked
+    return Moment(tuple((allocations[n], asked[n], occupied) for n, occupied in replay.living()))
+
+
+def course(played: Played, run: tuple[int, ...]) -> list[Counter[str]]:
+    """Returns the bytes in use by kind after every event of a run's last step; they add up to the whole."""
+    replay = Replay(played)
+    *before, last = run
+    for number in before:
+        replay.step(number)
+    allocations, asked, sizes = played.script.allocations, played.asked, played.sizes
+    holds = played.script.values
+    sums: Counter[str] = Counter()
+    for index, _ in replay.living():
+        sums[allocations[index].kind] += asked[index]
+    found = []
+    for code in played.step(last).codes:
+        if code < 0:
+            kept = replay.kept.get(sizes[-1 - code]) or {}
+            dying = (
+                replay.held[-1 - code] or kept.get(holds[-1 - code]) or next(reversed(kept.values()), None)
+            )
+            if dying is not None:
+                sums[allocations[dying[OWNER]].kind] -= asked[dying[OWNER]]
+        else:
+            sums[allocations[code].kind] += asked[code]
+        replay.serve((code,))
+        sums["rounding"] = 0
+        sums["rounding"] = replay.allocator.in_use - sum(sums.values())
+        found.append(sums.copy())
+    return found

@@ -1,0 +1,1 @@
+"""The levers: one change each that saves memory."""

@@ -1,0 +1,109 @@
+"""The timeline of one step as a stacked area, in one HTML file that opens offline."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memfit.estimation.replay.naming import KINDS
+from memfit.estimation.replay.replay import course, moment
+from memfit.sizes import Size
+
+if TYPE_CHECKING:
+    from memfit.estimation.estimate import Estimate
+
+# Okabe and Ito's colours, which people with any colour vision tell apart; rounding is grey because nobody asked
+# for it.
+_COLOURS = {
+    "weights": "#0072B2",
+    "optimizer state": "#56B4E9",
+    "inputs": "#009E73",
+    "activations": "#E69F00",
+    "gradients": "#D55E00",
+    "workspace": "#CC79A7",
+    "rounding": "#999999",
+}
+# More points than a wide screen has pixels only make the file larger.
+_POINTS = 1200
+_LAYERS_ON_HOVER = 8
+_MIB = 2**20
+
+
+def write_plot(estimate: "Estimate", path: Path, memory: Size | None) -> Path:
+    """Writes the step that has the peak."""
+    import plotly.graph_objects as go
+
+    at_peak = estimate.at_peak
+    seen = [estimate.with_known_weights(sums) for sums in course(estimate.played, at_peak.run)]
+    top = at_peak.where
+    shown = sorted({*range(0, len(seen), max(1, len(seen) // _POINTS)), top})
+    figure = go.Figure()
+    for kind in sorted(KINDS, key=list(_COLOURS).index):
+        figure.add_scatter(
+            x=shown,
+            y=[seen[position][kind] / _MIB for position in shown],
+            name=kind,
+            stackgroup="all",
+            mode="lines",
+            line={"width": 0.5, "color": _COLOURS[kind]},
+            fillcolor=_COLOURS[kind],
+            hovertemplate="%{y:.1f} MiB",
+        )
+    # The peak's own text is on the marker; everywhere else the column of figures is enough.
+    figure.add_scatter(
+        x=[top],
+        y=[at_peak.bytes / _MIB],
+        name="peak",
+        mode="markers",
+        marker={"size": 11, "color": "black", "symbol": "diamond"},
+        hovertemplate=f"<b>peak of this step {Size(at_peak.bytes)}</b><br>{_layers(estimate)}<extra></extra>",
+    )
+    _lines(figure, estimate, memory, len(seen))
+    _layout(figure, estimate, memory)
+    path.write_text(figure.to_html(include_plotlyjs=True, full_html=True, config={"displaylogo": False}))
+    return path
+
+
+def _layers(estimate: "Estimate") -> str:
+    """The layers that hold most at the peak, as lines for a hover."""
+    sums: Counter[str] = Counter()
+    found = moment(estimate.played, estimate.at_peak)
+    for allocation, asked, _ in found.living:
+        if allocation.layer:
+            sums[allocation.layer] += asked
+    return "<br>".join(f"{layer}: {Size(size)}" for layer, size in sums.most_common(_LAYERS_ON_HOVER))
+
+
+def _lines(figure: Any, estimate: "Estimate", memory: Size | None, length: int) -> None:
+    if memory is None:
+        return
+    figure.add_scatter(
+        x=[0, length - 1],
+        y=[memory / _MIB] * 2,
+        name=f"budget {memory}",
+        mode="lines",
+        line={"color": "black", "dash": "dash", "width": 2},
+        hoverinfo="skip",
+    )
+
+
+def _layout(figure: Any, estimate: "Estimate", memory: Size | None) -> None:
+    layers = " ".join(_layers(estimate).split("<br>")[:1])
+    figure.update_layout(
+        title={
+            "text": f"Predicted memory of one {estimate.phase} step at batch {estimate.batch_size}: "
+            f"peak {estimate.peak}<br><sup>most at the peak: {layers or 'no layer'}; hover the diamond for more. "
+            f"{estimate.source}</sup>",
+            "x": 0.02,
+        },
+        xaxis={"title": "allocations and deallocations in order", "showgrid": False},
+        yaxis={
+            "title": "MiB in use",
+            "rangemode": "tozero",
+            "range": [0, 1.12 * max(estimate.peak, estimate.at_peak.bytes, memory or 0) / _MIB],
+        },
+        hovermode="x unified",
+        template="plotly_white",
+        legend={"traceorder": "reversed"},
+        margin={"t": 90, "l": 70, "r": 20, "b": 60},
+        font={"size": 14},
+    )

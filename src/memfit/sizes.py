@@ -1,0 +1,92 @@
+"""Sizes of memory: "8GiB", "8GB", "512MiB", "80%", or a number of bytes."""
+
+import re
+from typing import Self
+
+from memfit.errors import InvalidInput
+
+# GB is a thousand MB and GiB is 1024 MiB; nvidia-smi and TensorFlow count in MiB, vendors' boxes in GB.
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*|%)\s*", re.IGNORECASE)
+_FORMS = 'Write a number with a unit, such as "8GiB", "8GB", "512MiB" or "80%", or a number of bytes'
+
+
+class Size(int):
+    """A number of bytes that prints as GiB or MiB.
+
+    Example:
+        >>> Size("1.5GiB")
+        Size('1.50 GiB')
+        >>> Size("8GB") < Size("8GiB")
+        True
+        >>> Size("80%", of=Size("10GiB"))
+        Size('8.00 GiB')
+    """
+
+    def __new__(cls, value: "int | str", *, of: int | None = None) -> Self:
+        """Reads a size.
+
+        Args:
+            value: A number of bytes, or text such as "8GiB", "8GB", "512MiB", "80%".
+            of: What a percentage is a part of.
+
+        Raises:
+            InvalidInput: If the value is no size, is negative, or is a percentage of nothing known.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise InvalidInput(
+                "A size of memory is a number of bytes or a text", received=value, remedy=_FORMS
+            )
+        if isinstance(value, int):
+            if value < 0:
+                raise InvalidInput("A size of memory cannot be negative", received=value, remedy=_FORMS)
+            return super().__new__(cls, value)
+        return super().__new__(cls, _parse(value, of))
+
+    def __str__(self) -> str:
+        if self >= 2**30:
+            return f"{self / 2**30:.2f} GiB"
+        if self >= 2**20:
+            return f"{self / 2**20:.0f} MiB" if self >= 10 * 2**20 else f"{self / 2**20:.1f} MiB"
+        if self >= 2**10:
+            return f"{self / 2**10:.1f} KiB"
+        return f"{int(self)} B"
+
+    def __repr__(self) -> str:
+        return f"Size('{self}')"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+
+def _parse(text: str, of: int | None) -> int:
+    match = _PATTERN.fullmatch(text)
+    if match is None:
+        raise InvalidInput("That is not a size of memory", received=text, remedy=_FORMS)
+    number, unit = float(match[1]), match[2].lower()
+    if unit == "%":
+        if of is None:
+            raise InvalidInput(
+                "A percentage needs a known total, and none is known here",
+                received=text,
+                remedy='Give the size itself, such as "8GiB"',
+            )
+        if not 0 < number <= 100:
+            raise InvalidInput("A percentage of memory lies above 0 and at most at 100", received=text)
+        return int(of * number / 100)
+    if unit not in _UNITS:
+        raise InvalidInput("That unit of memory is not known", received=text, remedy=_FORMS)
+    if unit == "" and "." in match[1]:
+        raise InvalidInput("A number without a unit is a number of whole bytes", received=text, remedy=_FORMS)
+    return int(number * _UNITS[unit])

@@ -1,0 +1,1 @@
+"""How one training step is computed."""

@@ -1,0 +1,128 @@
+"""The gradients of one step, kept where a failure of the update cannot reach them."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import tensorflow as tf
+
+from memfit.compat.tf_graphs import run_after
+
+
+class GradientShelf:
+    """Holds the gradients between the function that computes them and the function that applies them.
+
+    Assigning a tensor to a variable takes over its buffer, so that nothing is copied; assigning an empty tensor
+    gives it back, gradient by gradient, as the update no longer needs them.
+
+    Where large tensors hardly find room that is not enough: gradients stay where they were computed, among those
+    large tensors, until the update. In places of their own, which are there before the step, they lie together.
+
+    Args:
+        own_places: Whether gradients are added to zeros in places of their own; those of embeddings never are.
+    """
+
+    def __init__(self, *, own_places: bool = False) -> None:
+        self.own_places = own_places
+        self._places: dict[int, tuple[tf.Variable, ...]] = {}
+        self._shapes: dict[int, Any] = {}
+        self._weights: list[Any] = []
+
+    def put(self, gradients: Sequence[Any], weights: Sequence[Any]) -> None:
+        """Takes the gradients of a step; some of them may be None."""
+        self._weights = list(weights)
+        added: dict[Any, Any] = {}  # the ops that add gradients to their places, by those that compute them
+        for weight, gradient in zip(weights, gradients, strict=True):
+            if gradient is None:
+                continue
+            rows = isinstance(gradient, tf.IndexedSlices)
+            parts = (gradient.values, gradient.indices) if rows else (gradient,)
+            for place, part in zip(self._place(weight, parts), parts, strict=True):
+                if self.own_places and not rows:
+                    done = place.assign_add(part, read_value=False)
+                    if len(weight.shape) > 1 and not tf.executing_eagerly():
+                        added[part.op] = done
+                else:
+                    place.assign(part)
+        # Each is added before the next is computed: an executor with a fixed order may leave all adding to the end.
+        for op, after in pairwise(_from_the_last(list(added))):
+            run_after(after, added[op])
+
+    @property
+    def weights(self) -> list[Any]:
+        """The weights whose gradients were put here last, those without a gradient among them."""
+        return self._weights
+
+    def read(self, weight: Any) -> Any:
+        """The gradient of a weight, or None."""
+        parts = [place.read_value() for place in self._places.get(id(weight), ())]
+        if not parts:
+            return None
+        if len(parts) == 1:
+            parts[0].set_shape(weight.shape)
+            return parts[0]
+        values, indices = parts
+        values.set_shape([None, *weight.shape[1:]])
+        indices.set_shape([None])
+        return tf.IndexedSlices(values, indices, tf.constant(list(weight.shape), tf.int64))
+
+    def places(self) -> list[tf.Variable]:
+        """The variables that hold the gradients."""
+        return [place for places in self._places.values() for place in places]
+
+    def clear(self) -> None:
+        """Gives all gradients back; those in places of their own become zeros again, one after the other.
+
+        Each place is given back and taken again at once, so that it is found where it was.
+        """
+        last: list[Any] = []
+        for number, places in self._places.items():
+            for place in places:
+                with tf.control_dependencies(last):
+                    last = [place.assign(nothing(place.dtype), read_value=False)]
+                if self.own_places and len(places) == 1:
+                    with tf.control_dependencies(last):
+                        last = [place.assign(zeros(self._shapes[number], place.dtype), read_value=False)]
+
+    def _place(self, weight: Any, parts: Sequence[Any]) -> tuple[tf.Variable, ...]:
+        known = self._places.get(id(weight))
+        if known is None or len(known) != len(parts):
+            own = self.own_places and len(parts) == 1
+            self._shapes[id(weight)] = weight.shape
+            with tf.init_scope(), tf.device(weight.value.device):
+                self._places[id(weight)] = known = tuple(
+                    tf.Variable(
+                        zeros(weight.shape, part.dtype) if own else nothing(part.dtype),
+                        shape=tf.TensorShape(None),
+                        trainable=False,
+                    )
+                    for part in parts
+                )
+        return known
+
+
+def _from_the_last(ops: Sequence[Any]) -> list[Any]:
+    """Returns the ops in an order in which they can run, those of the last weights as early as can be."""
+    place: dict[Any, int] = {}
+    for op in reversed(ops):
+        waiting = [(op, False)]
+        while waiting:
+            one, inputs_done = waiting.pop()
+            if one in place:
+                continue
+            if inputs_done:
+                place[one] = len(place)
+                continue
+            before = [*(tensor.op for tensor in one.inputs), *one.control_inputs]
+            waiting += [(one, True), *((other, False) for other in before if other not in place)]
+    return sorted(ops, key=place.__getitem__)
+
+
+def zeros(shape: Any, dtype: Any) -> Any:
+    """Zeros that TensorFlow's optimizer does not turn into a constant, which would stay in memory."""
+    return tf.raw_ops.Empty(shape=list(shape), dtype=dtype, init=True)
+
+
+def nothing(dtype: Any) -> Any:
+    """An empty tensor."""
+    return tf.zeros([0], dtype)

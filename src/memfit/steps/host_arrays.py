@@ -1,0 +1,141 @@
+"""Arrays that stay on the host: a step takes from them only the samples that it computes.
+
+Keras turns arrays into tensors before the first step, and keeps some batches ready. Here Keras shuffles and batches
+the samples' numbers instead, with its own code and so in its own order, and a step looks up what it needs: the
+whole batch, or one micro-batch after the other.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from memfit.compat import keras_data, keras_training
+from memfit.planning.levers.host_inputs import why_not
+from memfit.steps.micro_batches.samples import Samples
+
+Step = Callable[[Any], dict[str, Any]]
+
+
+class HostArrays:
+    """What steps take their samples from.
+
+    A step is compiled with it and may be kept for the next `fit`; in between it holds no array.
+
+    Args:
+        arrays: Arrays in the structure of (x, y, sample_weight) that a step gets.
+    """
+
+    def __init__(self, arrays: Any) -> None:
+        self._specs = keras.tree.map_structure(_spec, arrays)
+        self._leaves: list[np.ndarray] = []
+
+    @contextmanager
+    def holding(self, arrays: Any) -> Iterator[None]:
+        """Lets steps read these arrays for a while."""
+        self._leaves = [leaf for leaf in keras.tree.flatten(arrays) if leaf is not None]
+        try:
+            yield
+        finally:
+            self._leaves = []
+
+    def fed(self, step: Step) -> Step:
+        """Makes a step of samples' numbers from a step of a batch."""
+
+        def on_numbers(data: Any) -> dict[str, Any]:
+            (numbers,) = keras.tree.flatten(data)
+            return step(HostSamples(self, numbers))
+
+        return on_numbers
+
+    def read(self, data: Any) -> Any:
+        """Returns the arrays of a batch, of which Keras gave the numbers."""
+        (numbers,) = keras.tree.flatten(data)
+        return self._packed([leaf[numbers.numpy()] for leaf in self._leaves])
+
+    def take(self, numbers: tf.Tensor) -> Any:
+        """Returns the samples of these numbers as tensors; in a graph they are read when it runs."""
+        present = [spec for spec in keras.tree.flatten(self._specs) if spec is not None]
+        tensors = tf.numpy_function(
+            lambda wanted: [leaf[wanted] for leaf in self._leaves],
+            [numbers],
+            [spec.dtype for spec in present],
+            stateful=False,
+        )
+        for tensor, spec in zip(tensors, present, strict=True):
+            tensor.set_shape([numbers.shape[0], *spec.shape[1:]])
+        return self._packed(tensors)
+
+    @property
+    def specs(self) -> Any:
+        """Specs of (x, y, sample_weight), the number of samples unknown."""
+        return keras.utils.unpack_x_y_sample_weight(self._specs)
+
+    def _packed(self, leaves: list[Any]) -> Any:
+        left = iter(leaves)
+        return keras.tree.map_structure(lambda spec: None if spec is None else next(left), self._specs)
+
+
+class HostSamples(Samples):
+    """A batch of which only the samples' numbers are there."""
+
+    def __init__(self, arrays: HostArrays, numbers: tf.Tensor) -> None:
+        self._arrays, self._numbers = arrays, numbers
+        self.static_count = numbers.shape[0]
+        self.count = tf.shape(numbers)[0]
+        self.specs = arrays.specs
+
+    def whole(self) -> Any:
+        """Takes the whole batch."""
+        return self._arrays.take(self._numbers)
+
+    def part(self, start: Any, size: Any) -> tuple[Any, Any, Any]:
+        """Takes some samples of it."""
+        found = self._arrays.take(tf.slice(self._numbers, [start], [size]))
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(found)
+        return x, y, sample_weight
+
+
+@contextmanager
+def on_host(
+    model: keras.Model, arguments: dict[str, Any], wanted: bool
+) -> Iterator[tuple[dict[str, Any], HostArrays | None]]:
+    """Leaves the arrays of a call of `fit` on the host, where that is wanted and possible.
+
+    Args:
+        model: A compiled model.
+        arguments: All arguments of Keras's `fit`.
+        wanted: Whether a plan wants it.
+
+    Yields:
+        The arguments, with the samples' numbers in place of arrays; and what the steps read, or None where the
+        arguments are the same.
+    """
+    parts = (arguments["x"], arguments["y"], arguments["sample_weight"])
+    if not wanted or why_not(model, parts) is not None:
+        yield arguments, None
+        return
+    numbered = dict(arguments)
+    if arguments["validation_split"] and arguments["validation_data"] is None:
+        parts, numbered["validation_data"] = keras_data.split_off_validation(
+            parts, arguments["validation_split"]
+        )
+    arrays = keras_data.arrays_of_fit(*parts, arguments["class_weight"])
+    kept = keras_training.kept_steps(model)
+    host = kept.setdefault(("arrays", _mark(arrays)), HostArrays(arrays))
+    samples = len(next(leaf for leaf in keras.tree.flatten(arrays) if leaf is not None))
+    numbered.update(x=np.arange(samples), y=None, sample_weight=None, class_weight=None, validation_split=0.0)
+    keras_training.build(model, *host.specs)
+    with host.holding(arrays):
+        yield numbered, host
+
+
+def _spec(array: Any) -> Any:
+    return None if array is None else tf.TensorSpec([None, *array.shape[1:]], array.dtype)
+
+
+def _mark(arrays: Any) -> str:
+    return repr(keras.tree.map_structure(_spec, arrays))

@@ -1,0 +1,72 @@
+"""Putting the steps of a plan into a model, and taking them out again whatever happens."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from memfit.compat import keras_training
+from memfit.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from memfit.steps.micro_batches.step import Step
+
+_FUNCTIONS = {"train_step": "train_function", "test_step": "test_function"}
+
+
+def is_custom(model: keras.Model, step: str) -> bool:
+    """Says whether a model has its own `train_step`, `test_step` or other method of a step."""
+    return step in vars(model) or getattr(type(model), step) is not getattr(keras.Model, step)
+
+
+@contextmanager
+def installed(model: keras.Model, **steps: "Step | None") -> Iterator[None]:
+    """Lets a model run other steps (`train_step`, `test_step`) and restores its own ones afterwards.
+
+    Keras's `fit` and `evaluate` do all the rest: data, epochs, callbacks, compilation, several steps per
+    execution. The functions that Keras had compiled for the model's own steps are kept for it. With no step
+    given the model is not touched.
+    """
+    chosen = {name: step for name, step in steps.items() if step is not None}
+    compiled = {name: getattr(model, _FUNCTIONS[name]) for name in chosen}
+    mark = keras_training.compiled_mark(model) if chosen else None
+    for name, step in chosen.items():
+        object.__setattr__(model, name, step)
+        object.__setattr__(model, _FUNCTIONS[name], None)
+    try:
+        yield
+    finally:
+        same = mark is not None and mark is keras_training.compiled_mark(model)
+        for name in chosen:
+            object.__delattr__(model, name)
+            # A compile() in a callback has thrown the old functions away.
+            object.__setattr__(model, _FUNCTIONS[name], compiled[name] if same else None)
+
+
+@contextmanager
+def replaced(model: keras.Model, **functions: Any) -> Iterator[None]:
+    """Lets a model run other functions (`train_function`, ...) than Keras compiles, and restores its own ones."""
+    own = {name: getattr(model, name) for name in functions}
+    mark = keras_training.compiled_mark(model)
+    for name, function in functions.items():
+        object.__setattr__(model, name, function)
+    try:
+        yield
+    finally:
+        same = mark is keras_training.compiled_mark(model)
+        for name in functions:
+            # A compile() in a callback has thrown the old functions away.
+            object.__setattr__(model, name, own[name] if same else None)
+
+
+def check_model(model: Any) -> None:
+    """Refuses what is no Keras model."""
+    if not isinstance(model, keras.Model):
+        raise InvalidInput("memfit trains models of Keras 3", received=type(model).__name__)
+
+
+def check_size(name: str, size: Any) -> None:
+    """Refuses a number of samples that is none."""
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise InvalidInput(f"{name} is a whole number of samples, at least 1", received=size)

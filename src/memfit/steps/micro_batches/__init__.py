@@ -1,0 +1,1 @@
+"""One update from several smaller passes (gradient accumulation)."""

@@ -1,0 +1,126 @@
+"""A batch that is computed a part at a time: cutting it, and adding up what its parts give."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.compat import keras_training
+from memfit.steps.micro_batches.loss_shares import DivisorsUnknown, divisors_of_part
+from memfit.steps.micro_batches.parts import Fraction, Part
+from memfit.steps.micro_batches.samples import samples_of
+from memfit.steps.waiting import never
+
+Sums = tuple[Any, ...]
+Found = tuple[Sums, list[Any]]
+
+
+class PartedBatch:
+    """A batch in parts of `size` samples; one of them is shorter where the batch does not divide evenly.
+
+    Args:
+        model: A compiled model; what is missing of it is built.
+        data: What Keras gives to a step, `(x, y, sample_weight)` or less; or `Samples`.
+        size: Samples in a part, or what gives them from the samples in the batch.
+    """
+
+    def __init__(self, model: keras.Model, data: Any, size: int | Callable[[Any], Any]) -> None:
+        self._model = model
+        self._batch = samples_of(data)
+        keras_training.build(model, *self._batch.specs)
+        self.static_samples = self._batch.static_count
+        self.samples = self._batch.count
+        self._size_of = size if callable(size) else lambda samples: size
+
+    def add_up(
+        self,
+        compute: Callable[[Part], Found],
+        zeros: Sums,
+        rows: Sequence[tf.TensorSpec] = (),
+        written: Callable[[], Sequence[Any]] = tuple,
+    ) -> Found:
+        """Computes all parts.
+
+        Args:
+            compute: Called with a part; returns tensors to be added up and tensors to be put one behind the other.
+            zeros: What adding up begins with.
+            rows: What the tensors to be put one behind the other are, their first dimension unknown.
+            written: Gives what the parts have written to variables so far.
+
+        Returns:
+            The sums, and the joined tensors.
+        """
+        if tf.executing_eagerly():
+            # A trace can begin again when a loss turns out to need its divisor; an eager part has acted by then.
+            return self._fold(compute, zeros, rows, self._divisors(), written)
+        try:
+            return self._fold(compute, zeros, rows, None, written)
+        except DivisorsUnknown:
+            return self._fold(compute, zeros, rows, self._divisors(), written)
+
+    def _divisors(self) -> Any:
+        """The divisors of the whole batch's losses, which need its masks but none of its activations.
+
+        In a graph only what the masks depend on is run: the rest of this forward pass is dead code.
+        """
+
+        def count(part: Part) -> Found:
+            with keras.StatelessScope():
+                return (divisors_of_part(self._model, part.x, part.y, part.sample_weight),), []
+
+        return self._fold(count, (tf.zeros([len(keras_training.losses(self._model))]),), (), None)[0][0]
+
+    def _fold(
+        self,
+        compute: Callable[[Part], Found],
+        zeros: Sums,
+        rows: Sequence[tf.TensorSpec],
+        divisors: Any,
+        written: Callable[[], Sequence[Any]] = tuple,
+    ) -> Found:
+        # XLA wants parts of one size in a loop, so there a shorter last part comes after it.
+        apart = bool(self._model.jit_compile) and not tf.executing_eagerly()
+        step = tf.minimum(self._size_of(self.samples), self.samples)
+        count = self.samples // step if apart else (self.samples + step - 1) // step
+
+        def one(start: Any, size: Any, sums: Sums) -> Found:
+            values, found = compute(self._cut(start, size, divisors))
+            return tuple(a + b for a, b in zip(sums, values, strict=True)), found
+
+        def body(index: Any, sums: Sums, arrays: Sums) -> tuple[Any, Sums, Sums]:
+            start = index * step
+            sums, found = one(start, step if apart else tf.minimum(step, self.samples - start), sums)
+            return index + 1, sums, tuple(a.write(index, b) for a, b in zip(arrays, found, strict=True))
+
+        arrays = tuple(
+            tf.TensorArray(spec.dtype, count, element_shape=spec.shape, infer_shape=False) for spec in rows
+        )
+        _, sums, arrays = tf.while_loop(
+            lambda index, *_: index < count,
+            body,
+            (tf.constant(0), zeros, arrays),
+            parallel_iterations=1,  # parts that overlap in time would need the memory of several at once
+        )
+        if not apart:
+            return sums, [array.concat() for array in arrays]
+        joined = [tf.reshape(a.stack(), [-1, *spec.shape[1:]]) for a, spec in zip(arrays, rows, strict=True)]
+
+        def with_rest() -> Found:
+            # XLA computes at once what does not wait for anything, and a loop of one round is none to it.
+            start = count * step + tf.cast(never([*sums, *written()]), tf.int32)
+            total, found = one(start, self.samples - count * step, sums)
+            return total, [tf.concat([a, b], 0) for a, b in zip(joined, found, strict=True)]
+
+        if self.static_samples is not None:
+            even = self.static_samples % min(self._size_of(self.static_samples), self.static_samples) == 0
+            return (sums, joined) if even else with_rest()
+        # XLA knows the batch when it compiles, and of a case that is settled by then it compiles only that.
+        found: Found = tf.switch_case(
+            tf.minimum(self.samples - count * step, 1), [lambda: (sums, joined), with_rest]
+        )
+        return found
+
+    def _cut(self, start: Any, size: Any, divisors: Any) -> Part:
+        x, y, sample_weight = self._batch.part(start, size)
+        return Part(x, y, sample_weight, Fraction(size, self.samples), divisors)

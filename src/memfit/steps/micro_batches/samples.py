@@ -1,0 +1,87 @@
+"""A batch as steps see it: all of it, or some samples at a time."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.errors import InvalidInput
+
+
+class Samples:
+    """A batch.
+
+    Attributes:
+        count: The number of samples, a tensor.
+        static_count: The same where the graph knows it, else None.
+        specs: Something with shape and type in the place of each tensor of (x, y, sample_weight).
+    """
+
+    count: Any
+    static_count: int | None
+    specs: Any
+
+    def whole(self) -> Any:
+        """Returns all of it, as Keras gives it to a step."""
+        raise NotImplementedError
+
+    def part(self, start: Any, size: Any) -> tuple[Any, Any, Any]:
+        """Returns x, y and sample_weight of some samples."""
+        raise NotImplementedError
+
+
+class TensorSamples(Samples):
+    """A batch that is there as tensors.
+
+    Args:
+        data: What Keras gives to a step: `(x, y, sample_weight)` or less.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        self.specs = keras.utils.unpack_x_y_sample_weight(data)
+        leaves = [leaf for leaf in keras.tree.flatten(self.specs) if leaf is not None]
+        for leaf in leaves:
+            if leaf.shape.rank == 0:
+                raise InvalidInput(
+                    "A batch can be cut into micro-batches only if everything in it has the samples as its "
+                    "first dimension",
+                    received=f"a scalar of {leaf.dtype.name} in the data",
+                    remedy="Repeat the value for every sample, or fit without micro-batches",
+                )
+        self.static_count = leaves[0].shape[0]
+        self.count = tf.shape(leaves[0])[0]
+
+    def whole(self) -> Any:
+        """Returns all of it."""
+        return self._data
+
+    def part(self, start: Any, size: Any) -> tuple[Any, Any, Any]:
+        """Cuts some samples out of it."""
+        x, y, sample_weight = keras.tree.map_structure(lambda t: _slice(t, start, size), self.specs)
+        return x, y, sample_weight
+
+
+def samples_of(data: Any) -> Samples:
+    """Returns what a step was given as samples."""
+    return data if isinstance(data, Samples) else TensorSamples(data)
+
+
+def whole(data: Any) -> Any:
+    """Returns all of what a step was given, as tensors."""
+    return data.whole() if isinstance(data, Samples) else data
+
+
+def _slice(tensor: Any, start: Any, size: Any) -> Any:
+    if tensor is None:
+        return None
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor[start : start + size]
+    if isinstance(tensor, tf.SparseTensor):
+        rest = tensor.dense_shape[1:]
+        begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros_like(rest)], 0)
+        return tf.sparse.slice(tensor, begin, tf.concat([[tf.cast(size, tf.int64)], rest], 0))
+    rest = tf.shape(tensor)[1:]
+    part = tf.slice(tensor, tf.concat([[start], tf.zeros_like(rest)], 0), tf.concat([[size], rest], 0))
+    part.set_shape([None, *tensor.shape[1:]])
+    return part

@@ -1,0 +1,167 @@
+"""Steps in micro-batches: the loss, gradients and metrics of the whole batch, a part of it at a time."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.compat import keras_layers, keras_training
+from memfit.errors import InvalidInput
+from memfit.steps.installing import is_custom
+from memfit.steps.micro_batches.accumulators import Accumulators, OtherKindOfGradient
+from memfit.steps.micro_batches.batch import Found, PartedBatch, Sums
+from memfit.steps.micro_batches.loss_shares import losses_of_part
+from memfit.steps.micro_batches.parts import Part
+from memfit.steps.micro_batches.samples import whole
+from memfit.steps.writes import writing
+
+Forward = Callable[[Any], Any]
+Step = Callable[[Any], dict[str, Any]]
+Apply = Callable[[list[Any], list[Any]], None]
+
+
+def micro_batched_train_step(
+    model: keras.Model, size: int | Callable[[Any], Any], forward: Forward, apply: Apply | None = None
+) -> Step:
+    """Returns a `train_step` that computes a batch in parts of `size` samples and updates the weights once.
+
+    Args:
+        model: A compiled model with Keras's own `train_step`.
+        size: Samples in a micro-batch, or what gives them from the samples in a batch.
+        forward: Computes `model(x, training=True)`.
+        apply: Takes the gradients and the weights; None to update the weights at once.
+    """
+    apply = _applying(model) if apply is None else apply
+    accumulators = Accumulators(model)
+
+    def train_step(data: Any) -> dict[str, Any]:
+        batch = PartedBatch(model, data, size)
+        while True:
+            try:
+                return update(batch)
+            except OtherKindOfGradient:
+                continue
+
+    def update(batch: PartedBatch) -> dict[str, Any]:
+        weights = model.trainable_weights
+        names: set[str] = set()
+
+        def differentiate(part: Part) -> Found:
+            with tf.GradientTape() as tape:
+                y_pred = forward(part.x)
+                objective, shown, each = losses_of_part(model, part, y_pred, training=True)
+                objective = model.optimizer.scale_loss(objective)
+            rows = accumulators.add(weights, tape.gradient(objective, weights))
+            names.update(model.compute_metrics(part.x, part.y, y_pred, sample_weight=part.sample_weight))
+            return (shown, each), rows
+
+        accumulators.clear(weights)
+        sums, rows = batch.add_up(
+            differentiate,
+            _zeros(model),
+            accumulators.row_specs(weights),
+            written=lambda: accumulators.written(weights),
+        )
+        if weights:
+            apply(accumulators.gradients(weights, rows), weights)
+        else:
+            warnings.warn("The model does not have any trainable weights.", stacklevel=2)
+        return _logs(model, batch, sums, names)
+
+    return train_step
+
+
+def whole_batch_train_step(model: keras.Model, forward: Forward, apply: Apply | None = None) -> Step:
+    """Returns Keras's own `train_step` with another way to compute `model(x, training=True)`.
+
+    Args:
+        model: A compiled model with Keras's own `train_step`.
+        forward: Computes `model(x, training=True)`.
+        apply: Takes the gradients and the weights; None to update the weights at once.
+    """
+    apply = _applying(model) if apply is None else apply
+
+    def train_step(data: Any) -> dict[str, Any]:
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(whole(data))
+        with tf.GradientTape() as tape:
+            y_pred = forward(x)
+            begin = _ops_until_now()
+            loss = keras_training.compute_loss(model, x, y, y_pred, sample_weight, training=True)
+            samples = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
+            keras_training.track_loss(model, loss, samples)
+            loss = model.optimizer.scale_loss(loss)
+        logs = model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        weights = model.trainable_weights
+        if not weights:
+            warnings.warn("The model does not have any trainable weights.", stacklevel=2)
+            return logs
+        # What metrics wait for would lie between large tensors all through the backward pass, and so would logs.
+        with tf.control_dependencies(writing(_ops_since(begin))):
+            one = tf.ones_like(loss)
+        gradients = tape.gradient(loss, weights, output_gradients=one)
+        apply(gradients, weights)
+        if is_custom(model, "compute_metrics"):  # its logs may be others than the metrics
+            return logs
+        there = [gradient for gradient in gradients if gradient is not None]
+        with tf.control_dependencies(tf.nest.flatten(there, expand_composites=True)):
+            return model.get_metrics_result()
+
+    return train_step
+
+
+def micro_batched_test_step(model: keras.Model, size: int) -> Step:
+    """Returns a `test_step` that evaluates a batch in parts of `size` samples."""
+
+    def test_step(data: Any) -> dict[str, Any]:
+        batch = PartedBatch(model, data, size)
+        names: set[str] = set()
+
+        def evaluate(part: Part) -> Found:
+            y_pred = keras_layers.forward(model, part.x, training=False)
+            _, shown, each = losses_of_part(model, part, y_pred, training=False)
+            names.update(model.compute_metrics(part.x, part.y, y_pred, sample_weight=part.sample_weight))
+            return (shown, each), []
+
+        return _logs(model, batch, batch.add_up(evaluate, _zeros(model))[0], names)
+
+    return test_step
+
+
+def _ops_until_now() -> int:
+    """How many ops the graph has that is traced; none where a step runs eagerly."""
+    return 0 if tf.executing_eagerly() else len(tf.compat.v1.get_default_graph().get_operations())
+
+
+def _ops_since(begin: int) -> list[Any]:
+    return [] if tf.executing_eagerly() else tf.compat.v1.get_default_graph().get_operations()[begin:]
+
+
+def _applying(model: keras.Model) -> Apply:
+    def apply(gradients: list[Any], weights: list[Any]) -> None:
+        model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+
+    return apply
+
+
+def _zeros(model: keras.Model) -> Sums:
+    return tf.constant(0.0), tf.zeros([len(keras_training.loss_metrics(model))])
+
+
+def _logs(model: keras.Model, batch: PartedBatch, sums: Sums, names: set[str]) -> dict[str, Any]:
+    """Gives the batch's loss to the metrics that follow it, and returns all metrics as a Keras step does."""
+    loss, each = sums
+    keras_training.track_loss(model, loss, batch.samples)
+    for index, metric in enumerate(keras_training.loss_metrics(model)):
+        # Keras weighs these by the batch's size only where the graph knows it.
+        metric.update_state(each[index], sample_weight=batch.static_samples)
+    logs: dict[str, Any] = model.get_metrics_result()
+    if set(logs) != names:
+        raise InvalidInput(
+            "With micro-batches the logs of a step are the model's metrics, and an overridden compute_metrics "
+            "returned others",
+            received=sorted(names ^ set(logs)),
+            remedy="Keep what it computes in metrics of the model and return self.get_metrics_result()",
+        )
+    return logs

@@ -1,0 +1,66 @@
+"""Training a model in mixed precision for a while: its layers compute in 16 bits, its weights stay float32."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+from memfit.compat import keras_layers
+from memfit.compat.keras_layers import all_layers
+from memfit.errors import InvalidInput
+
+POLICIES = ("mixed_bfloat16", "mixed_float16")
+
+
+@contextmanager
+def lowered(model: keras.Model, policy: str | None) -> Iterator[None]:
+    """Lets a model compute under a mixed policy, and gives it its own policies back afterwards.
+
+    The layers that give the outputs of a functional model stay in float32, as Keras advises: a softmax or a
+    regression in 16 bits loses more than it saves. With float16 the optimizer is wrapped for loss scaling.
+
+    Args:
+        model: A compiled model.
+        policy: "mixed_bfloat16", "mixed_float16", or None for no change.
+
+    Raises:
+        InvalidInput: If the policy is another, or the model's layers do not all compute in float32.
+    """
+    if policy is None:
+        yield
+        return
+    layers = _to_lower(model, policy)
+    own = [layer.dtype_policy for layer in layers]
+    optimizer = model.optimizer
+    _forget_compiled_steps(model)
+    try:
+        for layer in layers:
+            layer.dtype_policy = policy
+        if policy == "mixed_float16" and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            model.optimizer = keras.optimizers.LossScaleOptimizer(optimizer, name="memfit_loss_scale")
+        yield
+    finally:
+        for layer, before in zip(layers, own, strict=True):
+            layer.dtype_policy = before
+        model.optimizer = optimizer
+        _forget_compiled_steps(model)
+
+
+def _forget_compiled_steps(model: keras.Model) -> None:
+    """What Keras had traced before computes in the other precision."""
+    model.train_function = model.test_function = model.predict_function = None
+
+
+def _to_lower(model: keras.Model, policy: str) -> list[Any]:
+    if policy not in POLICIES:
+        raise InvalidInput(f"A plan's precision is one of {', '.join(POLICIES)}", received=policy)
+    layers = all_layers(model)
+    for layer in layers:
+        if layer.dtype_policy.name != "float32":
+            raise InvalidInput(
+                "Only a model that computes in float32 can be lowered to mixed precision",
+                received=f"layer {layer.name!r} with dtype policy {layer.dtype_policy.name!r}",
+            )
+    kept = {id(layer) for layer in keras_layers.output_layers(model)}
+    return [layer for layer in layers if id(layer) not in kept]

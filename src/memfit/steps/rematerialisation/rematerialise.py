@@ -1,0 +1,134 @@
+"""Calling a model so that the backward pass computes activations again instead of keeping them."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from memfit.budgets.peaks import device_name
+from memfit.compat.keras_layers import added_losses, copy_mask, set_added_loss
+from memfit.compat.tf_graphs import compiles_with_xla, gradients
+from memfit.steps.rematerialisation.backward import check_names, recompute_in_backward_pass
+from memfit.steps.rematerialisation.concats import without_concats
+from memfit.steps.rematerialisation.segments import Segments
+from memfit.steps.rematerialisation.split_convolutions import compute_in_parts
+from memfit.steps.rematerialisation.trace import ops_of, trainable_values
+
+
+def rematerialised(model: Any, segments: Segments) -> Callable[..., Any]:
+    """Returns a function to call in a training step in place of the model.
+
+    What it returns, the gradients, the losses that layers add, the masks, and how the variables change are those
+    of `model(x, training=True)`. It saves memory where a step is traced (`tf.function`, with `jit_compile` or
+    without), not when run eagerly: there it is the plain call.
+
+    Args:
+        model: The Keras model.
+        segments: What `memfit.steps.rematerialisation.choose.choose` gave for this model or for a copy of it.
+
+    Returns:
+        A function of `x` and `training`, as the model itself.
+
+    Raises:
+        InvalidInput: When called, if the segments were chosen for another model.
+
+    Example:
+        call = rematerialised(model, choose(model, batch_size=64, activation_budget=0.3))
+        with tf.GradientTape() as tape:
+            loss = loss_fn(y, call(x, training=True))
+        tape.gradient(loss, model.trainable_variables)
+    """
+    import tensorflow as tf
+
+    @tf.autograph.experimental.do_not_convert  # plain Python at tracing time, and nothing to convert
+    def call(x: Any, training: bool = True) -> Any:
+        if not training or tf.executing_eagerly():
+            return model(x, training=training)
+        result: list[Any] = []
+
+        @tf.custom_gradient
+        def forward(*tensors: Any) -> Any:
+            outputs, structure, backward = _forward(model, segments, tf.nest.pack_sequence_as(x, tensors))
+            result.append(structure)
+            return outputs, backward
+
+        outputs = forward(*tf.nest.flatten(x))
+        y, losses = result[0]
+        for (layer, place, _), loss in zip(losses, outputs[len(outputs) - len(losses) :], strict=True):
+            set_added_loss(layer, place, loss)
+        return _with_masks(y, outputs[: len(outputs) - len(losses)])
+
+    return call
+
+
+def one_by_one() -> AbstractContextManager[None]:
+    """Lets functions that are called inside run one op after the other, and in the same order every time.
+
+    Several threads run ops in another order in every step, with other gaps in the memory: a ResNet50 trained in one
+    step and ran out in the next. The kernels themselves still use all cores; six steps of a MobileNetV2 took as
+    long as with threads. Only on a CPU: this executor takes no graph cut for several devices, as a GPU's is.
+    """
+    import tensorflow as tf
+
+    if not device_name().startswith("CPU"):
+        return nullcontext()
+    return tf.experimental.function_executor_type("SINGLE_THREADED_EXECUTOR")
+
+
+def _forward(model: Any, segments: Segments, x: Any) -> tuple[list[Any], Any, Callable[..., Any]]:
+    """Calls the model, and returns its outputs and losses, their structure, and the function for gradients."""
+    import tensorflow as tf
+
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    with tf.name_scope("rematerialised") as scope:
+        y = model(x, training=True)
+    losses = added_losses(model)
+    outputs = [*tf.nest.flatten(y), *(loss for _, _, loss in losses)]
+    ops = graph.get_operations()[before:]
+    check_names(ops, scope, segments)
+
+    def backward(*incoming: Any, variables: Sequence[Any] = ()) -> Any:
+        here = tf.compat.v1.get_default_graph()
+        first = len(here.get_operations())
+        inputs = tf.nest.flatten(x)
+        trained = {value.ref() for value in trainable_values(model)}
+        weights = [variable for variable in variables if variable.ref() in trained]
+        pairs = [
+            (output, gradient)
+            for output, gradient in zip(outputs, incoming, strict=True)
+            if output.dtype.is_floating and gradient is not None
+        ]
+        found = gradients(
+            [output for output, _ in pairs], [gradient for _, gradient in pairs], [*inputs, *weights], graph
+        )
+        # A gradient that is built in another graph (that of a nested tf.function) is exact, but saves nothing.
+        if here is graph:
+            compiled = compiles_with_xla(graph)
+            made, found = without_concats(here.get_operations()[first:], found, at_once=compiled)
+            latest = recompute_in_backward_pass(
+                ops,
+                made,
+                scope,
+                segments,
+                incoming=[gradient for _, gradient in pairs],
+                wanted=ops_of(found[len(inputs) :]),
+            )
+            found = [latest(gradient) for gradient in found]
+            if segments.in_parts and compiled:
+                in_parts = compute_in_parts([*ops, *graph.get_operations()[first:]], segments, outputs)
+                found = [in_parts(gradient) for gradient in found]
+        by_weight = dict(zip((weight.ref() for weight in weights), found[len(inputs) :], strict=True))
+        of_inputs = found[: len(inputs)]
+        of_variables = [by_weight.get(variable.ref()) for variable in variables]
+        return (of_inputs, of_variables) if variables else of_inputs
+
+    return outputs, (y, losses), backward
+
+
+def _with_masks(y: Any, outputs: Sequence[Any]) -> Any:
+    """Puts outputs in the structure of `y`, with the masks Keras attached to them."""
+    import tensorflow as tf
+
+    for old, new in zip(tf.nest.flatten(y), outputs, strict=True):
+        copy_mask(old, new)
+    return tf.nest.pack_sequence_as(y, list(outputs))

@@ -1,0 +1,90 @@
+"""Putting back what a forward pass changes: statistics, seeds and metrics."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.compat import keras_training
+from memfit.steps.small_buffers import is_small, settle
+
+
+class Rollback:
+    """The variables that a step changes beside weights and optimizer, as they were before it.
+
+    Reading a variable shares its buffer, and a step gives each of these a new one, so that nothing is copied
+    and a frozen weight among them costs nothing.
+
+    Args:
+        model: A model.
+        settles: Whether small ones are moved out of the way of large tensors, where memory is short.
+    """
+
+    def __init__(self, model: keras.Model, *, settles: bool = False) -> None:
+        self._model, self._settles = model, settles
+        self._variables: list[Any] = []
+        self._read: Callable[[], list[Any]] | None = None
+        self._values: list[Any] = []
+        self._own: dict[Any, Any] = {}
+
+    def note(self) -> None:
+        """Notes how things are now."""
+        if self._read is None:
+            self._variables = self._changing()
+            self._read = self._reading([variable.value for variable in self._variables])
+        self._values = []  # which would keep the places from being used again
+        self._values = self._read()
+
+    def undo(self) -> None:
+        """Puts back what was noted."""
+        for variable, value in zip(self._variables, self._values, strict=True):
+            variable.assign(value)
+        known = {id(variable) for variable in self._variables}
+        for metric in self._model.metrics:
+            # What the first step made was not there to be noted.
+            if any(id(variable) not in known for variable in metric.variables):
+                metric.reset_state()
+                self.forget()
+
+    def forget(self) -> None:
+        """Looks for the variables anew at the next note: a first step makes those of the metrics."""
+        self._read, self._values = None, []
+
+    @property
+    def places(self) -> list[tf.Variable]:
+        """Where small variables are moved to."""
+        return [place for _, place in self._kept().setdefault("places", {}).values()]
+
+    def _reading(self, variables: list[Any]) -> Callable[[], list[Any]]:
+        """A function that reads all the variables; it takes a while to trace, and is kept for later trainings."""
+        kept = self._kept()
+        # The function holds the variables, so that none of these numbers can come again.
+        key = ("read", self._settles, *map(id, variables))
+        if key not in kept:
+            small = [variable for variable in variables if self._settles and is_small(variable)]
+            places = [self._place(variable) for variable in small]
+
+            def read() -> list[Any]:
+                settle(small, places)
+                return [variable.read_value() for variable in variables]
+
+            kept[key] = tf.function(read, autograph=False).get_concrete_function()
+        reading: Callable[[], list[Any]] = kept[key]
+        return reading
+
+    def _place(self, variable: Any) -> tf.Variable:
+        places = self._kept().setdefault("places", {})
+        if id(variable) not in places:
+            with tf.device(variable.device):
+                value = tf.raw_ops.DeepCopy(x=variable.read_value())
+                place = tf.Variable(value, shape=tf.TensorShape(None), trainable=False)
+            places[id(variable)] = variable, place
+        found: tf.Variable = places[id(variable)][1]
+        return found
+
+    def _kept(self) -> dict[Any, Any]:
+        return keras_training.kept_steps(self._model) if self._model.compiled else self._own
+
+    def _changing(self) -> list[Any]:
+        return [*self._model.non_trainable_variables, *self._model.metrics_variables]

@@ -1,0 +1,191 @@
+"""The optimizer's update as a chain of single writes, so that one that was cut off can be finished.
+
+An update that runs out of memory half-way leaves some weights moved and others not, and which ones depends on
+how threads happened to run. Here Keras's own optimizer is traced as it is, and then its writes are put in one
+line: what a write needs is computed first (which may fail, and then nothing has changed), the write itself takes
+over a buffer or works in place (which cannot fail), and a counter notes it. After a failure the same update is
+traced once more without the writes that were done.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.compat.tf_graphs import run_after, set_input
+from memfit.steps.gradients import GradientShelf, nothing
+from memfit.steps.small_buffers import Places
+from memfit.steps.writes import (
+    Group,
+    Unchainable,
+    groups,
+    must_run,
+    resources_of,
+    sources,
+    values_of,
+    writing,
+)
+
+
+class Update:
+    """The update of a model's weights from the gradients on a shelf."""
+
+    def __init__(self, model: Any, shelf: GradientShelf) -> None:
+        self._model, self._shelf = model, shelf
+        self._unchainable: str | None = None
+        self._ends = {0}  # after how many writes an update may be taken up again
+        self._spare: dict[Any, tf.Variable] = {}
+        with tf.device("CPU:0"):  # on a GPU every count would be a kernel of its own
+            self._written = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._whole: Callable[[], None] | None = None
+        self._places = Places(model.trainable_variables)
+
+    def run(self) -> None:
+        """Applies the gradients."""
+        if not self._shelf.weights:
+            return
+        if self._whole is None:
+            self._whole = self._traced(0)
+            self._places.free()
+        self._whole()
+
+    @property
+    def begun(self) -> bool:
+        """Whether an update that was cut off had changed something."""
+        return self._unchainable is not None or int(self._written) > 0
+
+    @property
+    def lost(self) -> str | None:
+        """Why an update that was cut off cannot be finished, or None where it can."""
+        if self._unchainable is not None:
+            return f"this optimizer's update cannot be taken up half-way ({self._unchainable})"
+        return None if int(self._written) in self._ends else "it stopped between writes that belong together"
+
+    def finish(self) -> None:
+        """Applies what an update that was cut off has not applied."""
+        done = int(self._written)
+        if done:
+            self._traced(done)()
+        else:
+            self.run()
+
+    def abandon(self) -> None:
+        """Lets go of gradients that will not be applied."""
+        self._shelf.clear()
+        self._written.assign(0)
+
+    def _traced(self, done: int) -> Callable[[], None]:
+        """The update without its first writes."""
+
+        def update() -> None:
+            graph = tf.compat.v1.get_default_graph()
+            innermost = self._model.optimizer
+            while isinstance(innermost, keras.optimizers.LossScaleOptimizer):
+                innermost = innermost.inner_optimizer
+            own = innermost.apply
+            weights = self._shelf.weights
+            gradients = [self._shelf.read(weight) for weight in weights]
+
+            def apply(*args: Any, **kwargs: Any) -> None:
+                # Under loss scaling this is the graph of a branch, and the gradients were read outside of it.
+                here = tf.compat.v1.get_default_graph()
+                begin = 0 if here is graph else len(here.get_operations())
+                own(*args, **kwargs)
+                last = self._chain(here.get_operations()[begin:], done)
+                if here is not graph and last is not None:
+                    # What loss scaling does after its optimizer is the rest of that branch: it waits too.
+                    tf.control_dependencies([last]).__enter__()
+
+            object.__setattr__(innermost, "apply", apply)
+            try:
+                self._model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+            finally:
+                object.__delattr__(innermost, "apply")
+            with tf.control_dependencies(writing(graph.get_operations())):
+                self._written.assign(0)
+                self._shelf.clear()
+
+        traced: Callable[[], None] = tf.function(update, autograph=False).get_concrete_function()
+        return traced
+
+    def _chain(self, ops: Sequence[Any], done: int) -> Any:
+        """Puts the writes among these ops in one line, without those that are done; returns the line's end."""
+        try:
+            line = groups(ops)
+        except Unchainable as reason:
+            self._unchainable = str(reason)
+            return None
+        releases = self._releases(line)
+        counts = list(accumulate(len(group.writes) for group in line))
+        done_already = [group for group, count in zip(line, counts, strict=True) if count <= done]
+        for op in [op for group in done_already for op in group.writes]:
+            self._leave_out(op)
+        # The first group waits too, so that what is traced again is optimized as it was: to the last bit.
+        with tf.control_dependencies(must_run(op for group in done_already for op in group.computes)):
+            last = tf.no_op()
+        placed: set[Any] = set()
+        for number, (group, count) in enumerate(zip(line, counts, strict=True)):
+            if count <= done:
+                continue
+            computes = [op for op in group.computes if op not in placed]
+            placed.update(computes)
+            last = self._do(group, computes, last, count - len(group.writes))
+            self._ends.add(count)
+            with tf.control_dependencies([last]):
+                for place in releases.get(number, ()):
+                    place.assign(nothing(place.dtype))
+        return last
+
+    def _do(self, group: Group, computes: Sequence[Any], last: Any, count: int) -> Any:
+        """Lets a group compute and then write, after the group before it; returns the op that notes the end."""
+        for op in sources(computes):
+            run_after(op, last)
+        ready = {tensor.op for op in group.writes for tensor in values_of(op)}
+        for op in group.writes:
+            for other in ready - {tensor.op for tensor in op.inputs}:
+                run_after(op, other)
+            run_after(op, last)
+            count += 1
+            with tf.control_dependencies([op]):
+                last = tf.raw_ops.AssignVariableOp(
+                    resource=self._written.handle, value=tf.constant(count, tf.int64)
+                )
+        return last
+
+    def _releases(self, line: Sequence[Group]) -> dict[int, list[tf.Variable]]:
+        """By group, the places on the shelf that no later one reads, where gradients have none of their own.
+
+        Not those that a branch or a check reads: it runs again when the update is traced again.
+        """
+        if self._shelf.own_places:
+            return {}
+        graph = tf.compat.v1.get_default_graph()
+        places = {graph.capture(place.handle).name: place for place in self._shelf.places()}
+        last: dict[str, int] = {}
+        kept: set[str] = set()
+        for number, group in enumerate(line):
+            read = {name for op in group.computes for name in resources_of(op) if name in places}
+            last.update(dict.fromkeys(read, number))
+            if must_run(group.computes):
+                kept |= read
+        found: dict[int, list[tf.Variable]] = {}
+        for name in last.keys() - kept:
+            found.setdefault(last[name], []).append(places[name])
+        return found
+
+    def _leave_out(self, op: Any) -> None:
+        """Lets a write go to a variable that nobody reads; what it was computed from is then not computed."""
+        values = values_of(op)
+        set_input(op, 0, op.graph.capture(self._nowhere(values[-1].dtype).handle))
+        for number, tensor in enumerate(values, 1):
+            unknown = tf.raw_ops.PlaceholderWithDefault(input=nothing(tensor.dtype), shape=None)
+            set_input(op, number, unknown)
+
+    def _nowhere(self, dtype: Any) -> tf.Variable:
+        """A variable with no values and any shape."""
+        if dtype not in self._spare:
+            with tf.init_scope():
+                self._spare[dtype] = tf.Variable(nothing(dtype), shape=tf.TensorShape(None), trainable=False)
+        return self._spare[dtype]

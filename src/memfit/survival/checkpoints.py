@@ -1,0 +1,103 @@
+"""Writing checkpoints beside a training: in a thread, as often as they cost little, the last two kept."""
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+from memfit.survival.checkpoint_files import Checkpoint, TornCheckpoint, read, write
+
+_LOG = logging.getLogger("memfit")
+_KEPT = 2  # the last one may be torn by what ended the process; then the one before counts
+_SHARE = 0.05  # of the time, at most
+_PATTERN = "checkpoint-*.npz"
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one process to a directory.
+
+    A checkpoint costs the training the copying of its values (`cost`, told by whoever copies) and the processor's
+    time of the writing thread. The next one is due when both together are less than 5% of the time since.
+    """
+
+    def __init__(self, directory: Path, shortest: float) -> None:
+        """Goes on numbering where earlier processes stopped.
+
+        Args:
+            directory: Where the files are.
+            shortest: Seconds between two checkpoints at least, however cheap they are.
+        """
+        self._directory = directory
+        self._shortest = shortest
+        self._number = 1 + max((_number(path) for path in directory.glob(_PATTERN)), default=0)
+        self._due = time.monotonic() + shortest
+        self._thread: threading.Thread | None = None
+        self._failed = False
+        self.cost = 0.0
+
+    def is_due(self) -> bool:
+        """Whether it is time for the next one."""
+        busy = self._thread is not None and self._thread.is_alive()
+        return not busy and time.monotonic() >= self._due
+
+    def save(self, checkpoint: Checkpoint, copied_in: float) -> None:
+        """Begins to write a checkpoint whose values took so many seconds to copy."""
+        self.wait()
+        path = self._directory / f"checkpoint-{self._number:06d}.npz"
+        self._number += 1
+        self._thread = threading.Thread(target=self._write, args=(checkpoint, path, copied_in), daemon=True)
+        self._thread.start()
+
+    def save_now(self, checkpoint: Checkpoint, name: str | None = None) -> bool:
+        """Writes a checkpoint and waits for it; says whether it is there."""
+        self.wait()
+        path = self._directory / (name or f"checkpoint-{self._number:06d}.npz")
+        self._number += name is None
+        self._write(checkpoint, path, 0.0)
+        return path.exists()
+
+    def forget(self) -> None:
+        """Removes all checkpoints: what comes after them has been saved."""
+        for path in self._directory.glob(_PATTERN):
+            path.unlink(missing_ok=True)
+
+    def wait(self) -> None:
+        """Waits until nothing is being written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _write(self, checkpoint: Checkpoint, path: Path, copied_in: float) -> None:
+        begun = time.thread_time()
+        try:
+            write(checkpoint, path)
+        except OSError as error:
+            if not self._failed:
+                _LOG.warning(
+                    "A checkpoint could not be written (%s). Training goes on; until one can be written, a restart "
+                    "goes back to the one before. Make room in %s.",
+                    error.strerror or error,
+                    self._directory,
+                )
+            self._failed = True
+        else:
+            self._failed = False
+            for old in sorted(self._directory.glob(_PATTERN))[:-_KEPT]:
+                old.unlink(missing_ok=True)
+        self.cost = copied_in + time.thread_time() - begun
+        self._due = time.monotonic() + max(self._shortest, self.cost / _SHARE)
+
+
+def latest(directory: Path) -> Checkpoint | None:
+    """Returns the last checkpoint that is whole; None where there is none."""
+    for path in sorted(directory.glob(_PATTERN), reverse=True):
+        try:
+            return read(path)
+        except TornCheckpoint as error:
+            _LOG.warning("%s The checkpoint before it is taken.", str(error).rstrip(".") + ".")
+            path.unlink(missing_ok=True)  # its number would make it the one to keep
+    return None
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])

@@ -1,0 +1,72 @@
+"""Why a process ended: by itself, by a signal, for want of memory."""
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from memfit.errors import ProcessDied
+from memfit.oom.explanation import Explanation, explain
+
+# What ends a process from outside or below Python; whatever else ends it is the script's own doing.
+_CRASHES = {signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of a training process that its script did not want.
+
+    Attributes:
+        cause: The signal's name, or "out of memory" for an error that the script let through.
+        memory: Whether memory was the cause, as far as there is evidence.
+        exit_code: What the shell would say of it.
+    """
+
+    cause: str
+    memory: bool
+    exit_code: int
+
+
+def death(exit_code: int, log: str, *, said_memory: bool, killed_for_memory: bool) -> Death | None:
+    """Judges the end of a process; None where the script ended as it wanted to.
+
+    Args:
+        exit_code: As `subprocess` gives it: negative for a signal.
+        log: The last lines of its error stream.
+        said_memory: Whether it ended with an out-of-memory error.
+        killed_for_memory: Whether the kernel has killed a process for want of memory meanwhile.
+    """
+    number = -exit_code if exit_code < 0 else exit_code - 128
+    if number in _CRASHES:
+        name = signal.Signals(number).name
+        memory = killed_for_memory if number == signal.SIGKILL else _speaks_of_memory(log)
+        return Death(name, memory, 128 + number)
+    if exit_code > 0 and said_memory:
+        return Death("out of memory", True, exit_code)
+    return None
+
+
+def explained(found: Death, log: str) -> Explanation:
+    """Explains a death from its log, or from the signal alone where the log says nothing."""
+    told = explain(log)
+    if told.ran_out != "unknown" or found.exit_code < 128:
+        return told
+    return explain(ProcessDied(128 - found.exit_code))
+
+
+def kernel_kills(root: Path = Path("/")) -> int:
+    """How many processes the kernel has killed for want of memory, on this machine and in this cgroup."""
+    counts = _counts(root / "proc/vmstat") + _counts(root / "sys/fs/cgroup/memory.events")
+    return sum(counts)
+
+
+def _speaks_of_memory(log: str) -> bool:
+    told = explain(log)
+    return told.ran_out in ("device", "host", "block") and told.cause not in ("killed", "segfault")
+
+
+def _counts(file: Path) -> list[int]:
+    try:
+        words = [line.split() for line in file.read_text().splitlines()]
+    except OSError:
+        return []
+    return [int(word[1]) for word in words if len(word) == 2 and word[0] == "oom_kill"]

@@ -1,0 +1,274 @@
+"""Going on at a batch: Keras's own `fit` is led past what an earlier process has trained.
+
+The script runs again from its beginning, and Keras's loop with it, so that the data is opened as often and in the
+same order as before. But until the batch of the checkpoint the steps do nothing, nothing is read, and callbacks
+hear nothing. There the values, the callbacks and the random numbers of the checkpoint are put back, the data is
+moved to the batch, and everything goes on. A `fit` that had ended is passed over in the same way.
+"""
+
+import logging
+import pickle
+import time
+from typing import Any
+
+import keras
+
+from memfit.compat import keras_training
+from memfit.data.pipeline import pipeline_of
+from memfit.errors import InvalidInput
+from memfit.planning.fingerprint import fingerprint
+from memfit.survival.callback_states import CallbackStates
+from memfit.survival.checkpoint_files import Checkpoint
+from memfit.survival.passing import PassingSteps
+from memfit.survival.snapshots import put_back, put_back_random_states, random_states, values_of
+from memfit.survival.supervision import Stopped, Supervision, finished_name
+from memfit.training.feeding import Feed
+
+_LOG = logging.getLogger("memfit")
+
+
+class Passage(keras.callbacks.CallbackList):
+    """Keras's list of callbacks, with a checkpoint behind a batch where one is due, and a way past the past."""
+
+    def __init__(
+        self,
+        callbacks: Any,
+        *,
+        supervision: Supervision,
+        call: int,
+        data: Any,
+        feed: Feed,
+        kept_open: bool,
+        mark: int,
+        **params: Any,
+    ) -> None:
+        """Prepares the passage of one `fit`.
+
+        Args:
+            callbacks: The user's.
+            supervision: Of this process.
+            call: Number of this `fit` in the script.
+            data: What Keras reads.
+            feed: What is known of its order.
+            kept_open: Whether Keras reads on in the next epoch (`steps_per_epoch`).
+            mark: What the data is known by; 0 where nothing is known.
+            **params: What Keras gives to its own list.
+        """
+        self.callbacks: list[Any] = []
+        super().__init__(callbacks, add_history=True, **params)
+        self._supervision, self._call = supervision, call
+        self._data, self._feed, self._kept_open, self._mark = data, feed, kept_open, mark
+        self._states = CallbackStates(self.callbacks)
+        ended = supervision.finished(call)
+        self._past = ended or supervision.unfinished(call)
+        self._over = ended is not None
+        self._passing: PassingSteps | None = None
+        self._steps: list[int] = []  # of every epoch
+        self._tests: list[int] = []  # of every validation
+        self._epoch_random: dict[str, Any] = {}
+        self._model_mark = ""
+
+    # What Keras calls, in the order in which it calls it.
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Hands the event on, and puts the callbacks' states back."""
+        if self._past is None:
+            self._warn()
+            super().on_train_begin(logs)
+            return
+        facts, objects = self._past.facts, self._past.unpickled()
+        ends = facts["steps"] if self._over or facts["batch"] == 0 else facts["steps"][:-1]
+        self._passing = PassingSteps(self.model, ends, facts["tests"], objects["logs"])
+        if self._over:
+            return
+        if not self._states.fit_together(objects["callbacks"]):
+            _LOG.warning("The callbacks are not those of the checkpoint, and begin anew.")
+            super().on_train_begin(logs)
+            return
+        self._states.before_train_begin(objects["callbacks"])
+        everyone = self.callbacks
+        # BackupAndRestore would go back to its own, older state.
+        self.callbacks = [cb for cb in everyone if not isinstance(cb, keras.callbacks.BackupAndRestore)]
+        super().on_train_begin(logs)
+        self.callbacks = everyone
+        self._states.put_back(objects["callbacks"])
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Hands the event on, unless the epoch was begun before."""
+        self._epoch, self._steps = epoch, [*self._steps, 0]
+        if self._passing is not None and self._past is not None:
+            self._passing.begin_epoch()
+            facts = self._past.facts
+            if self._over or facts["epoch"] != epoch:
+                return
+            if facts["batch"] > 0:
+                put_back_random_states(self._past.unpickled()["epoch_random"])
+                if self._progbar is not None:
+                    self._progbar.on_epoch_begin(epoch, logs)
+                return
+            self._arrive(self._past)
+            self.model.reset_metrics()  # Keras had done it before the values were put back
+        self._epoch_random = random_states()
+        self._supervision.beacon.show(self._call, epoch, 0)
+        super().on_epoch_begin(epoch, logs)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Hands the event on."""
+        if self._passing is None:
+            super().on_train_batch_begin(batch, logs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Hands the event on, and saves where it is time to."""
+        self._steps[-1] = batch + 1
+        if self._past is not None and self._passing is not None:
+            here = self._past.facts["epoch"], self._past.facts["batch"]
+            if not self._over and here == (self._epoch, batch + 1):
+                self._arrive(self._past)
+            return
+        super().on_train_batch_end(batch, logs)
+        self._supervision.beacon.show(self._call, self._epoch, batch + 1)
+        self._save_if_due(self._epoch, batch + 1, logs)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Hands the event on."""
+        self._tests = [*self._tests, 0]
+        if self._passing is None:
+            super().on_test_begin(logs)
+        else:
+            self._passing.begin_validation()
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Hands the event on."""
+        if self._passing is None:
+            super().on_test_batch_begin(batch, logs)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Hands the event on."""
+        self._tests[-1] = batch + 1
+        if self._passing is None:
+            super().on_test_batch_end(batch, logs)
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Hands the event on."""
+        if self._passing is None:
+            super().on_test_end(logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Hands the event on, and saves where it is time to."""
+        if self._passing is not None and self._past is not None:
+            if self._over and len(self._steps) == len(self._past.facts["steps"]):
+                self.model.stop_training = True
+            return
+        super().on_epoch_end(epoch, logs)
+        if not self.model.stop_training and epoch + 1 < self.params["epochs"]:
+            self._save_if_due(epoch + 1, 0, {})
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Hands the event on."""
+        if self._passing is None:
+            super().on_train_end(logs)
+        else:
+            self._passing.leave()
+
+    # What it does with them.
+
+    def end(self) -> None:
+        """Saves the state in which `fit` left the model, or puts back the one in which it had left it before."""
+        if self._over and self._past is not None:
+            self._check(self._past)
+            put_back(self.model, self._past.arrays)
+            objects = self._past.unpickled()
+            if self._states.fit_together(objects["callbacks"]):
+                self._states.put_back(objects["callbacks"])
+            put_back_random_states(objects["random"])
+            self._seek(self._past)
+            return
+        writer = self._supervision.writer
+        if writer.save_now(self._checkpoint(self._epoch + 1, 0, {}), finished_name(self._call)):
+            writer.forget()
+        if self._supervision.stopping:
+            raise Stopped
+
+    def _arrive(self, past: Checkpoint) -> None:
+        """Puts everything back as it was at the checkpoint."""
+        facts = past.facts
+        if self._passing is None:
+            return
+        self._check(past)
+        if self._feed.reproducible:
+            new = facts["batch"] == 0
+            self._passing.move(self._data, facts["passes"], kept_open=self._kept_open, new_epoch=new)
+        self._passing.leave()
+        self._passing = None
+        put_back(self.model, past.arrays)
+        objects = past.unpickled()
+        self._epoch_random = objects["epoch_random"]
+        put_back_random_states(objects["random"])
+        self.model.stop_training = facts["stopped"]
+        self._past = self._supervision.reached = None  # as large as the model
+        where = f"after batch {facts['batch']} of" if facts["batch"] else "at the beginning of"
+        _LOG.info("Goes on %s epoch %d.", where, facts["epoch"] + 1)
+
+    def _save_if_due(self, epoch: int, batch: int, logs: Any) -> None:
+        stopping, writer = self._supervision.stopping, self._supervision.writer
+        possible = batch == 0 or self._feed.reproducible
+        if possible and (stopping or writer.is_due()):
+            begun = time.monotonic()
+            checkpoint = self._checkpoint(epoch, batch, logs)
+            if stopping:
+                writer.save_now(checkpoint)
+            else:
+                writer.save(checkpoint, time.monotonic() - begun)
+        if stopping:
+            raise Stopped
+
+    def _checkpoint(self, epoch: int, batch: int, logs: Any) -> Checkpoint:
+        keras_training.flush(self)
+        self._model_mark = self._model_mark or fingerprint(self.model)
+        pipeline = pipeline_of(self._data)
+        facts = {
+            "call": self._call,
+            "epoch": epoch,
+            "batch": batch,
+            "steps": self._steps,
+            "tests": self._tests,
+            "passes": 0 if pipeline is None else pipeline.order.position.epoch,
+            "stopped": bool(self.model.stop_training),
+            "model": self._model_mark,
+            "data": self._mark,
+        }
+        objects = {
+            "callbacks": self._states.save(),
+            "random": random_states(),
+            "epoch_random": self._epoch_random,
+            "logs": keras_training.plain_logs(logs),
+        }
+        return Checkpoint(facts, values_of(self.model), pickle.dumps(objects))
+
+    def _check(self, past: Checkpoint) -> None:
+        if past.facts["model"] != fingerprint(self.model):
+            raise InvalidInput(
+                "A checkpoint is put back into the model it was made of, and the script has built another one",
+                received=f"call {self._call + 1} of fit()",
+                remedy="Train from the beginning: memfit run without --resume",
+            )
+        if past.facts["data"] != self._mark:
+            _LOG.warning(
+                "The arrays given to fit() are not those of the checkpoint: the script has made them anew, and the "
+                "training goes on with them. Seed what it draws them from."
+            )
+
+    def _seek(self, past: Checkpoint) -> None:
+        pipeline = pipeline_of(self._data)
+        if pipeline is not None:
+            pipeline.order.seek(past.facts["passes"], 0)
+
+    def _warn(self) -> None:
+        lost = self._states.lost()
+        if lost:
+            _LOG.warning("Not in the checkpoints, because it cannot be pickled: %s.", ", ".join(lost))
+        if not self._feed.reproducible:
+            _LOG.warning(
+                "After a restart this training goes on at the beginning of an epoch, not at its batch: %s.",
+                self._feed.why_not,
+            )

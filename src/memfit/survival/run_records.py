@@ -1,0 +1,156 @@
+"""The directory of a run: what it belongs to, so that a checkpoint never meets another script."""
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import random
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from memfit.errors import InvalidInput
+
+_RECORD = "run.json"
+_PACKAGES = ("memfit", "keras", "tensorflow", "tensorflow-cpu", "numpy")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a directory of checkpoints belongs to.
+
+    Attributes:
+        script: The script's path.
+        content: A hash of the script.
+        arguments: Its arguments.
+        versions: Of Python and the packages whose behaviour a checkpoint depends on.
+        seed: What random numbers are drawn from that the script does not seed.
+        begun: When the run began, in seconds since 1970.
+    """
+
+    script: str
+    content: str
+    arguments: list[str]
+    versions: dict[str, str]
+    seed: int
+    begun: float
+
+
+def directory_of(script: Path, arguments: Sequence[str], beside: Path) -> Path:
+    """Returns the directory for a script and its arguments; other arguments have another one."""
+    key = json.dumps([str(script.resolve()), *arguments])
+    return beside / ".memfit" / f"{script.stem}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+
+
+def new_record(script: Path, arguments: Sequence[str]) -> RunRecord:
+    """Describes a run that begins now."""
+    return RunRecord(
+        str(script.resolve()),
+        hashlib.sha256(script.read_bytes()).hexdigest(),
+        list(arguments),
+        _versions(),
+        random.SystemRandom().randrange(2**31),
+        time.time(),
+    )
+
+
+def opened(directory: Path, script: Path, arguments: Sequence[str], *, resume: bool) -> RunRecord:
+    """Prepares the directory for a run that begins, or goes on.
+
+    A run that begins anew moves an unfinished one aside, to the same name with ".old".
+
+    Raises:
+        InvalidInput: If the directory cannot be written, or holds the checkpoint of another script or version.
+    """
+    record = new_record(script, arguments)
+    try:
+        if (directory / _RECORD).exists() and resume:
+            earlier = RunRecord(**json.loads((directory / _RECORD).read_text()))
+            _check(earlier, record)
+            return earlier
+        if any(directory.glob("*.npz")):
+            old = directory.with_suffix(".old")
+            shutil.rmtree(old, ignore_errors=True)
+            directory.rename(old)
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        (directory / _RECORD).write_text(json.dumps(asdict(record), indent=2) + "\n")
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInput(
+            f"Checkpoints need a directory that can be written ({error})",
+            received=str(directory),
+            remedy="Run the command in a directory of your own",
+        ) from error
+    return record
+
+
+def has_checkpoint(directory: Path) -> bool:
+    """Whether there is anything to go on from."""
+    return any(directory.glob("*.npz"))
+
+
+class Lock:
+    """Keeps a second `memfit run` of the same script and arguments out, while the first one lives."""
+
+    def __init__(self, directory: Path) -> None:
+        """Takes the lock.
+
+        Raises:
+            InvalidInput: If another process has it, or the place cannot be written.
+        """
+        try:
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(directory.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o644)
+        except OSError as error:
+            raise InvalidInput(
+                f"Checkpoints need a directory that can be written ({error.strerror})",
+                received=str(directory.parent),
+                remedy="Run the command in a directory of your own",
+            ) from error
+        self._path = directory.with_suffix(".lock")
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._handle)
+            raise InvalidInput(
+                "The same script runs already with the same arguments, and they would share their checkpoints",
+                received=str(directory),
+                remedy="Wait for it to end, or run this one in another directory",
+            ) from error
+
+    def release(self) -> None:
+        """Lets others in."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._handle)
+
+
+def _check(earlier: RunRecord, now: RunRecord) -> None:
+    changed: list[Any] = []
+    if earlier.content != now.content:
+        changed.append("the script has changed")
+    changed += [
+        f"{name} was {earlier.versions.get(name, 'not there')} and is {now.versions.get(name, 'not there')}"
+        for name in sorted({*earlier.versions, *now.versions})
+        if earlier.versions.get(name) != now.versions.get(name)
+    ]
+    if changed:
+        raise InvalidInput(
+            "A run goes on with the script and the versions it began with",
+            received="; ".join(changed),
+            remedy="Put them back as they were, or start anew without --resume",
+        )
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

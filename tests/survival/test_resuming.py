@@ -1,0 +1,277 @@
+"""A training that is stopped at any batch and goes on in another process ends as if nothing had happened.
+
+Here the processes are only as good as new: everything is built again, and a new `Supervision` reads the
+checkpoints. `test_supervising.py` has real ones.
+"""
+
+import csv
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import memfit
+from memfit.survival import supervision
+from memfit.survival.snapshots import values_of
+from memfit.survival.supervised_fit import known_plan, tighter_plan
+from memfit.survival.supervision import Stopped, Supervision
+
+RANDOM = np.random.default_rng(0)
+X, Y = RANDOM.normal(size=(50, 6)).astype("float32"), RANDOM.normal(size=(50, 1)).astype("float32")
+
+
+@pytest.fixture(autouse=True)
+def nobody_supervises_afterwards() -> Iterator[None]:
+    yield
+    supervision._current = None
+    tf.random.set_seed(None)
+
+
+class Witness(keras.callbacks.Callback):
+    """Sees every event, and asks for the end after some batch."""
+
+    def __init__(self, end_after: int | None = None) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+        self.end_after = lambda: end_after  # a function is no state
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.seen.append(("epoch", epoch))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seen.append((batch, logs["loss"]))
+        if self.end_after() == sum(isinstance(place, int) for place, _ in self.seen):
+            supervision.ask_to_stop()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self.seen.append(("test", logs["loss"]))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.seen.append((f"end {epoch}", dict(logs)))
+
+
+def network() -> keras.Model:
+    layers = keras.layers
+    normal = [layers.Dense(8), layers.BatchNormalization(), layers.Dropout(0.3), layers.Dense(1)]
+    model = keras.Sequential([keras.Input((6,)), *normal])
+    rate = keras.optimizers.schedules.ExponentialDecay(0.05, 5, 0.9)
+    model.compile(keras.optimizers.Adam(rate, use_ema=True), "mse", metrics=["mae"])
+    return model
+
+
+class Unbuilt(keras.Model):
+    """A subclassed model, which has no weights before its first batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(4)
+        self.noise = keras.layers.GaussianDropout(0.2)
+        self.last = keras.layers.Dense(1)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.last(self.noise(self.dense(x), training=training))
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        return X[index * 8 : index * 8 + 8], Y[index * 8 : index * 8 + 8]
+
+
+def shuffled() -> Any:
+    return tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(50, seed=3)
+
+
+DATA: dict[str, Any] = {
+    "arrays": lambda: {"x": X, "y": Y, "batch_size": 8, "validation_split": 0.2},
+    "dataset": lambda: {"x": shuffled().batch(8), "validation_data": shuffled().batch(8).take(3)},
+    "dataset of unknown length": lambda: {
+        "x": shuffled().filter(lambda x, y: x[0] > -1).batch(8),
+        "validation_data": shuffled().filter(lambda x, y: x[0] > 0).batch(8),
+    },
+    "endless dataset": lambda: {"x": shuffled().repeat().batch(8), "steps_per_epoch": 5},
+    "two epochs a pass": lambda: {"x": shuffled().batch(8).take(6), "steps_per_epoch": 3},
+    "PyDataset": lambda: {"x": Batches(), "shuffle": True},
+    "memfit's arrays": lambda: {"x": memfit.arrays(X, Y, batch_size=8, shuffle=True, seed=3)},
+}
+
+
+def run(
+    directory: Path, data: dict[str, Any], end_after: int | None, make: Any = network, epochs: int = 3
+) -> Any:
+    """One process: builds all anew, and trains to the end or to where it is asked to end."""
+    supervision.supervise_here(Supervision(directory, 99, 1000.0))
+    model = make()
+    witness = Witness(end_after)
+    stopping = keras.callbacks.EarlyStopping("loss", patience=1, restore_best_weights=True)
+    plateau = keras.callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=10.0)
+    callbacks = [witness, stopping] if make is network else [witness, stopping, plateau]
+    quiet = {"verbose": 0, "epochs": epochs, "callbacks": callbacks}
+    shuffle = {} if "y" in data or "shuffle" in data else {"shuffle": False}
+    history = memfit.fit(model, **{**data, **shuffle, **quiet})
+    return values_of(model), history.history, history.epoch, witness.seen, stopping.wait, stopping.best
+
+
+def interrupted(directory: Path, data: Any, ends: list[int], make: Any = network) -> Any:
+    directory.mkdir()
+    for end_after in [*ends, None]:
+        keras.utils.set_random_seed(5)
+        try:
+            return run(directory, data(), end_after, make)
+        except Stopped:
+            continue
+    raise AssertionError("the last process ends by itself")
+
+
+def assert_same(found: Any, undisturbed: Any) -> None:
+    for a, b in zip(found[0], undisturbed[0], strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert found[1:] == undisturbed[1:]
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("kind", DATA)
+def test_the_end_is_the_same_to_the_last_bit_wherever_it_was_stopped(tmp_path: Path, kind: str) -> None:
+    undisturbed = interrupted(tmp_path / "undisturbed", DATA[kind], [])
+    assert len(undisturbed[3]) >= 15
+    # At the first batch, in the middle of an epoch, after its last batch (5, 6 or 7) and in the next one.
+    for number, ends in enumerate([[1, 5], [6, 9]] if kind == "arrays" else [[5, 7]]):
+        assert_same(interrupted(tmp_path / str(number), DATA[kind], ends), undisturbed)
+
+
+def test_arrays_without_a_seed_get_an_order_that_comes_again(tmp_path: Path) -> None:
+    def data() -> dict[str, Any]:
+        tf.random.set_seed(None)
+        return DATA["arrays"]()
+
+    undisturbed = interrupted(tmp_path / "undisturbed", data, [])
+    assert_same(interrupted(tmp_path / "stopped", data, [7]), undisturbed)
+
+
+def test_a_model_without_weights_before_its_first_batch_goes_on_too(tmp_path: Path) -> None:
+    def make() -> keras.Model:
+        model = Unbuilt()
+        model.compile("adam", "mse", steps_per_execution=2)
+        return model
+
+    undisturbed = interrupted(tmp_path / "undisturbed", DATA["dataset"], [], make)
+    # The second stop is behind the first epoch's end, when the callbacks know whether less is better.
+    assert_same(interrupted(tmp_path / "stopped", DATA["dataset"], [2, 6], make), undisturbed)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file of the stopped logger
+def test_a_second_fit_goes_on_where_it_was_and_the_first_is_passed_over(tmp_path: Path) -> None:
+    def script(directory: Path, end_after: int | None) -> Any:
+        keras.utils.set_random_seed(5)
+        supervision.supervise_here(Supervision(directory, 99, 1000.0))
+        model, lines = network(), []
+        data = shuffled().batch(8)
+        with_log = {"shuffle": False, "verbose": 0}
+        for stage in range(3):
+            witness = Witness(end_after if stage == 1 else None)
+            logger = keras.callbacks.CSVLogger(directory / f"{stage}.csv")
+            callbacks = [witness, logger, keras.callbacks.EarlyStopping("loss", patience=0)]
+            history = memfit.fit(model, data, epochs=2 + stage, callbacks=callbacks, **with_log)
+            values = [value.tolist() for value in values_of(model)]
+            with (directory / f"{stage}.csv").open() as file:
+                lines.append([history.history, witness.seen, values, [*csv.reader(file)]])
+        return lines
+
+    directories = [tmp_path / name for name in ("undisturbed", "stopped")]
+    for directory in directories:
+        directory.mkdir()
+    undisturbed = script(directories[0], None)
+    for end_after in (3, 9):
+        with pytest.raises(Stopped):
+            script(directories[1], end_after)
+    found = script(directories[1], None)
+    assert found[1:] == undisturbed[1:]
+    # The first fit was not trained again: its callbacks are as they were, and so are its results.
+    assert found[0] == undisturbed[0]
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # TensorFlow 2.19
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_data_that_cannot_be_repeated_goes_on_at_the_epoch_and_this_is_said_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def data() -> dict[str, Any]:
+        def rows() -> Iterator[Any]:
+            yield from zip(X, Y, strict=True)
+
+        spec = (tf.TensorSpec((6,)), tf.TensorSpec((1,)))
+        return {
+            "x": tf.data.Dataset.from_generator(rows, output_signature=spec).batch(10, drop_remainder=True)
+        }
+
+    tmp_path.joinpath("run").mkdir()
+    caplog.set_level(logging.WARNING)
+    found = run(tmp_path / "run", data(), None)
+    assert "beginning of an epoch, not at its batch: it runs Python code" in caplog.text
+    assert found[2] == [0, 1, 2]
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    def other() -> keras.Model:
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        return model
+
+    with pytest.raises(Stopped):
+        run(tmp_path, DATA["arrays"](), 3)
+    with pytest.raises(memfit.InvalidInput, match="another one"):
+        run(tmp_path, DATA["arrays"](), None, other)
+
+
+def test_state_that_cannot_be_saved_is_named_before_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Holder(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stream = (line for line in "abc")
+            self.told = lambda: None
+
+    supervision.supervise_here(Supervision(tmp_path, 99, 1000.0))
+    with caplog.at_level(logging.WARNING):
+        memfit.fit(network(), X, Y, verbose=0, callbacks=[Holder()])
+    assert "cannot be pickled: Holder.stream." in caplog.text
+
+
+def test_after_a_death_for_want_of_memory_a_plan_takes_less_or_stays(tmp_path: Path) -> None:
+    supervision.supervise_here(Supervision(tmp_path, 99, 1000.0))
+    model = network()
+    plan = memfit.fit(model, X, Y, verbose=0).memory.plan
+    (tmp_path / "fit-000.npz").unlink()
+    supervision.supervise_here(Supervision(tmp_path, 99, 1000.0, tighten=True))
+    asked: list[Any] = []
+
+    def make(memory: Any) -> Any:
+        asked.append(memory)
+        if len(asked) == 2:
+            raise memfit.DoesNotFit("nothing is that small", memfit.Size(1), 0, None)
+        return plan
+
+    assert known_plan(model) is None
+    tighter_plan(model, "8GiB", make)
+    assert asked == [int(0.8 * min(plan.memory, plan.predicted))]
+    assert tighter_plan(model, "8GiB", make).to_json() == plan.to_json()
+    supervision.supervise_here(Supervision(tmp_path, 99, 1000.0))
+    assert known_plan(model).to_json() == plan.to_json()
+
+
+def test_arrays_that_a_restarted_script_makes_anew_are_noticed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Stopped):
+        run(tmp_path, DATA["arrays"](), 3)
+    with caplog.at_level(logging.WARNING):
+        run(tmp_path, {**DATA["arrays"](), "x": X + 1}, None)
+    assert "not those of the checkpoint" in caplog.text
