@@ -45,6 +45,8 @@ class Recording:
         inputs: What every op of the step waits for, by name; empty where XLA compiles the step.
         guarded: Whether the step ran as the guard runs planned ones, who moves small variables before each.
         nursery: Whether the guard makes gaps for what is small.
+        setup: What building and tracing the step allocated and freed, in order: after the variables were made, and
+            before the first step.
     """
 
     phase: str
@@ -60,6 +62,7 @@ class Recording:
     inputs: dict[str, tuple[str, ...]]
     guarded: bool = False
     nursery: bool = False
+    setup: tuple[Event, ...] = ()
 
     @property
     def batches(self) -> tuple[int, ...]:
