@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memfit.errors import TooLate as TooLate
     from memfit.estimation.estimate import Estimate as Estimate
     from memfit.estimation.estimating import estimate as estimate
-    from memfit.oom.explanation import explain as explain
+    from memfit.planning.explaining import explain as explain
     from memfit.planning.plan import Plan as Plan
     from memfit.planning.planning import plan as plan
     from memfit.planning.refusal import DoesNotFit as DoesNotFit
@@ -54,7 +54,7 @@ _HOME = {
     "budget": "memfit.budgets.budget",
     "configure": "memfit.budgets.configuration",
     "evaluate": "memfit.training.evaluating",
-    "explain": "memfit.oom.explanation",
+    "explain": "memfit.planning.explaining",
     "fit": "memfit.training.fitting",
     "images": "memfit.data.images",
     "estimate": "memfit.estimation.estimating",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-_LOG = Path(__file__).parents[1] / "planning" / "oom_texts" / "gpu_bfc_fragmented_tf2.4.txt"
+_LOG = Path(__file__).parents[1] / "oom" / "oom_texts" / "gpu_bfc_fragmented_tf2.4.txt"
 
 
 def _explain(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:

@@ -25,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the explanation; 1 where the text is unknown."""
-    from memfit.oom.explanation import explain
+    from memfit.oom.reading import read_error
 
-    explanation = explain(_read(args.log))
+    explanation = read_error(_read(args.log))
     print(json.dumps(explanation.to_json(), indent=2) if args.json else explanation)
     return 1 if explanation.ran_out == "unknown" else 0
 

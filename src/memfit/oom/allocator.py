@@ -52,7 +52,7 @@ class Failure:
         in_use: Bytes in use.
         peak: The most that was in use before.
         largest_free: The largest piece that could have been handed out.
-        wasted: Bytes in use that nobody asked for: chunks are larger than what was requested of them.
+        wasted: Bytes in use beyond what was requested: chunks are larger than the tensors in them.
         chunks: What was in use, by size.
     """
 
@@ -87,14 +87,14 @@ def read_size(number: str, unit: str = "") -> Size:
 
 def read_failures(lines: Iterable[str]) -> list[Failure]:
     """Returns the failed allocations of a log in order, without those that TensorFlow calls no failure."""
-    found: list[Failure] = []
+    failures: list[Failure] = []
     for index, line in enumerate(lines):
         started = _start(index, line)
         if started is not None:
-            found.append(started)
-        elif found:
-            _add(found[-1], line)
-    return found
+            failures.append(started)
+        elif failures:
+            _add(failures[-1], line)
+    return failures
 
 
 def _start(index: int, line: str) -> Failure | None:

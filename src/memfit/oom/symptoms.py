@@ -157,8 +157,8 @@ def find_symptom(text: str) -> tuple[Symptom, Size | None] | None:
 
 def killed_at(text: str) -> int:
     """Returns where a text says that the process was killed, or -1."""
-    found = [_last(symptom, text) for symptom in SYMPTOMS if symptom.name == "killed"]
-    return max((match.start() for match in found if match is not None), default=-1)
+    matches = [_last(symptom, text) for symptom in SYMPTOMS if symptom.name == "killed"]
+    return max((match.start() for match in matches if match is not None), default=-1)
 
 
 def _last(symptom: Symptom, text: str) -> re.Match[str] | None:
@@ -192,5 +192,5 @@ def device_memory(text: str) -> tuple[Size, Size] | None:
 
 def killed_resident(text: str) -> Size | None:
     """Returns what a killed process held of the host's memory, where the kernel's line says it."""
-    found = _KILLED_RSS.findall(text)
-    return Size(int(found[-1]) * 1024) if found else None
+    kibibytes = _KILLED_RSS.findall(text)
+    return Size(int(kibibytes[-1]) * 1024) if kibibytes else None

@@ -1,12 +1,10 @@
 """What ran out, decided from everything a text says, with the figures it stands on."""
 
-from __future__ import annotations
-
 import re
-from dataclasses import dataclass
 
 from memfit.oom.allocator import Chunks, Failure, read_failures
 from memfit.oom.buffers import read_buffers
+from memfit.oom.explanation import Explanation, Held
 from memfit.oom.request import Request, node_of, read_request, tensor_of
 from memfit.oom.symptoms import device_memory, find_symptom, killed_at, killed_resident
 from memfit.sizes import Size
@@ -22,96 +20,45 @@ _MOST_HELD = 3
 _WORTH_SAYING = 0.02
 
 
-@dataclass(frozen=True)
-class Held:
-    """Something that held memory when it ran out."""
-
-    what: str
-    size: Size
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What ran out, and why that is known.
-
-    Attributes:
-        ran_out: "device", "host", "block" (enough was free, but not in one piece), "nothing" (only a warning)
-            or "unknown".
-        cause: The kind of failure, finer than `ran_out`; what the remedies go by.
-        says: The verdict as a sentence without its figures.
-        device: "GPU:0", "arena", "host", or "" where it is not known.
-        request: Who asked.
-        requested: Bytes asked for.
-        limit: Bytes there were in all.
-        in_use: Bytes in use.
-        largest_free: The largest free piece.
-        wasted: Bytes of what was in use that nobody asked for: the allocator's rounding.
-        held: What held the memory, largest first.
-        failures: How many failed allocations the text tells of.
-    """
-
-    ran_out: str
-    cause: str
-    says: str
-    device: str = ""
-    request: Request | None = None
-    requested: Size | None = None
-    limit: Size | None = None
-    in_use: Size | None = None
-    largest_free: Size | None = None
-    wasted: Size | None = None
-    held: tuple[Held, ...] = ()
-    failures: int = 0
-
-    @property
-    def free(self) -> Size | None:
-        """Bytes that were not in use."""
-        if self.limit is None or self.in_use is None:
-            return None
-        return Size(max(self.limit - self.in_use, 0))
-
-
-def judge(text: str) -> Verdict:
-    """Returns what a text says about memory that ran out."""
+def judge(text: str) -> Explanation:
+    """Returns what a text says about memory that ran out, without changes."""
     killed = killed_at(text)
-    if killed > max((match.start() for match in _ERROR.finditer(text)), default=-1) and killed > text.rfind(
-        _FAILED
-    ):
-        return _from_symptom(text[killed:])
+    last_error = max((match.start() for match in _ERROR.finditer(text)), default=-1)
+    if killed > max(last_error, text.rfind(_FAILED)):
+        return _judge_symptom(text[killed:])
     lines = text.splitlines()
     failures = read_failures(lines)
     symptom = find_symptom(text)
     shape, _, device, allocator = tensor_of(text)
     if not failures and shape is None:
-        return _from_symptom(text)
-    failure = _decisive(failures, lines, node_of(text)) if failures else None
+        return _judge_symptom(text)
+    failure = _choose_decisive(failures, lines, node_of(text)) if failures else None
     request = read_request(text, failure.op if failure else "")
-    name = failure.allocator if failure else allocator
-    where = _device(name, device)
+    where = _name_device(failure.allocator if failure else allocator, device)
     requested = failure.requested if failure else (request.bytes if request else None)
-    ran_out, cause, says = _verdict(failure, where, request)
+    ran_out, cause, says = _judge_failure(failure, where, request)
     if ran_out == "device" and symptom is not None and symptom[0].name == "others" and _below_limit(failure):
         cause, says = "others", symptom[0].says
     if cause in ("device", "too large") and symptom is not None and symptom[0].name in ("autotuning", "xla"):
         cause = symptom[0].name
-    return Verdict(
+    return Explanation(
         ran_out,
         cause,
         says,
         device=where,
-        request=request,
+        asked=request,
         requested=requested,
         limit=failure.limit if failure else None,
         in_use=failure.in_use if failure else None,
         largest_free=failure.largest_free if failure else None,
         wasted=failure.wasted if failure else None,
-        held=_held(failure, text),
+        held=_list_held(failure, text),
         failures=len(failures) or 1,
     )
 
 
-def _decisive(failures: list[Failure], lines: list[str], node: str) -> Failure:
-    """The failure that the error is about: of several, the last one of the op that raised, or before the error.
+def _choose_decisive(failures: list[Failure], lines: list[str], node: str) -> Failure:
+    """Returns the failure that the error is about: the last one of the op that raised, or before the error.
 
     Other threads go on allocating, and failing, after the first failure has become an error.
     """
@@ -123,7 +70,7 @@ def _decisive(failures: list[Failure], lines: list[str], node: str) -> Failure:
     return (of_the_node or before)[-1]
 
 
-def _device(allocator: str, device: str) -> str:
+def _name_device(allocator: str, device: str) -> str:
     if allocator == _ARENA:
         return "arena"
     if _HOST_ALLOCATORS.match(allocator):
@@ -132,7 +79,7 @@ def _device(allocator: str, device: str) -> str:
     return f"GPU:{number[1]}" if number else ""
 
 
-def _verdict(failure: Failure | None, where: str, request: Request | None) -> tuple[str, str, str]:
+def _judge_failure(failure: Failure | None, where: str, request: Request | None) -> tuple[str, str, str]:
     phase = "" if request is None else request.phase
     cause = "batch" if phase == "data" else "device"
     if where == "host":
@@ -162,14 +109,14 @@ def _below_limit(failure: Failure | None) -> bool:
     return failure is None or failure.free is None or failure.requested <= failure.free
 
 
-def _held(failure: Failure | None, text: str) -> tuple[Held, ...]:
+def _list_held(failure: Failure | None, text: str) -> tuple[Held, ...]:
     buffers = [Held(what, size) for what, size in read_buffers(text)]
     if failure is None or not failure.chunks:
         return tuple(buffers[:_MOST_HELD])
     chunks = sorted(failure.chunks, key=lambda chunk: -chunk.total)
     total = sum(chunk.total for chunk in chunks)
     shown = [chunk for chunk in chunks[:_MOST_HELD] if chunk.total >= _WORTH_SAYING * total]
-    held = [Held(_pieces(chunk, failure.requested), chunk.total) for chunk in shown]
+    held = [Held(_describe_chunks(chunk, failure.requested), chunk.total) for chunk in shown]
     rest = chunks[len(shown) :]
     if rest:
         size = Size(sum(chunk.total for chunk in rest))
@@ -177,33 +124,33 @@ def _held(failure: Failure | None, text: str) -> tuple[Held, ...]:
     return tuple(buffers[:_MOST_HELD] or held)
 
 
-def _pieces(chunk: Chunks, requested: Size) -> str:
+def _describe_chunks(chunk: Chunks, requested: Size) -> str:
     pieces = f"{chunk.count} x {chunk.size}" if chunk.count > 1 else "one piece"
     return f"{pieces}, the size asked for" if chunk.size == requested else pieces
 
 
-def _from_symptom(text: str) -> Verdict:
+def _judge_symptom(text: str) -> Explanation:
     """The verdict where neither an allocator's report nor a tensor is in the text."""
-    found = find_symptom(text)
-    if found is None:
-        return Verdict(
+    symptom_and_bytes = find_symptom(text)
+    if symptom_and_bytes is None:
+        return Explanation(
             "unknown", "unknown", "this text does not say that memory ran out in a way memfit knows"
         )
-    symptom, requested = found
+    symptom, requested = symptom_and_bytes
     ran_out = {"none": "nothing", "unsure": "unknown"}.get(symptom.where, symptom.where)
     free_and_total = device_memory(text) if symptom.where == "device" else None
     resident = killed_resident(text) if symptom.name == "killed" else None
     request = None if ran_out == "nothing" else read_request(text, "")
     cause = "batch" if request is not None and request.phase == "data" else symptom.name
-    return Verdict(
+    return Explanation(
         ran_out,
         cause,
         symptom.says,
         device="host" if symptom.where == "host" else "",
-        request=request,
+        asked=request,
         requested=requested,
         limit=free_and_total[1] if free_and_total else None,
         in_use=Size(free_and_total[1] - free_and_total[0]) if free_and_total else resident,
-        held=_held(None, text),
+        held=_list_held(None, text),
         failures=0 if ran_out in ("nothing", "unknown") else 1,
     )

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memfit.errors import ProcessDied
-from memfit.oom.explanation import Explanation, explain
+from memfit.oom.explanation import Explanation
+from memfit.oom.reading import read_error
 
 # What ends a process from outside or below Python; whatever else ends it is the script's own doing.
 _CRASHES = {signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
@@ -47,10 +48,10 @@ def death(exit_code: int, log: str, *, said_memory: bool, killed_for_memory: boo
 
 def explained(found: Death, log: str) -> Explanation:
     """Explains a death from its log, or from the signal alone where the log says nothing."""
-    told = explain(log)
+    told = read_error(log)
     if told.ran_out != "unknown" or found.exit_code < 128:
         return told
-    return explain(ProcessDied(128 - found.exit_code))
+    return read_error(ProcessDied(128 - found.exit_code))
 
 
 def kernel_kills(root: Path = Path("/")) -> int:
@@ -60,7 +61,7 @@ def kernel_kills(root: Path = Path("/")) -> int:
 
 
 def _speaks_of_memory(log: str) -> bool:
-    told = explain(log)
+    told = read_error(log)
     return told.ran_out in ("device", "host", "block") and told.cause not in ("killed", "segfault")
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from memfit.budgets.budget import budget
 from memfit.errors import MemfitError
-from memfit.oom.explanation import explain
+from memfit.oom.reading import read_error
 from memfit.sizes import Size
 
 log = logging.getLogger("memfit")
@@ -78,7 +78,7 @@ def shortage(error: BaseException) -> Shortage | None:
     """Says what an error tells of memory that ran out; None where it tells of something else."""
     if isinstance(error, MemfitError):
         return None
-    told = explain(error)
+    told = read_error(error)
     # A GPU's libraries report a failed allocation as an internal error, and Keras that of an eager layer as a
     # RuntimeError: there only the text can tell.
     if not isinstance(error, tf.errors.ResourceExhaustedError) and told.ran_out not in ("device", "block"):
