@@ -83,7 +83,8 @@ class Training:
     @cache  # noqa: B019 - a training lives as long as the benchmark
     def prepare(self, lever: Lever) -> Any:
         """What puts a lever into a copied model."""
-        from memfit.steps.rematerialisation.choose import choose, front
+        from memfit.steps.rematerialisation import find_choices
+        from memfit.steps.rematerialisation.choose import choose
 
         if lever is None:
             return None
@@ -93,8 +94,8 @@ class Training:
         if lever:
             with suppress(InvalidInput):  # no choice is that small: the smallest there is
                 return partial(rematerialised, segments=choose(self.model, batch, lever, compiled=True))
-        smallest = front(self.model, batch, compiled=True)[-1]
-        return partial(rematerialised, segments=replace(smallest, in_parts=lever == 0))
+        smallest = find_choices(self.model, batch, compiled=True)[-1]
+        return partial(rematerialised, segments=replace(smallest, split_convolutions=lever == 0))
 
     def hlo(self, lever: Lever, batch: int) -> Lowered:
         """The step as HLO."""

@@ -33,7 +33,7 @@ MICRO_BATCHES: dict[str, tuple[int, ...]] = {"ViT": (32, 16, 8)}
 
 
 def measure(name: str, batch: int, folder: str) -> list[dict[str, Any]]:
-    """Measures one model in this process: stock, and every choice that its front has for the ratios."""
+    """Measures one model in this process: stock, and every choice that there is for the ratios."""
     sys.path.insert(0, folder)
     import keras
     import numpy as np
@@ -41,8 +41,7 @@ def measure(name: str, batch: int, folder: str) -> list[dict[str, Any]]:
     from networks import build
 
     from memfit.steps.micro_batches.step import micro_batched_train_step
-    from memfit.steps.rematerialisation.choose import front
-    from memfit.steps.rematerialisation.rematerialise import one_by_one, rematerialised
+    from memfit.steps.rematerialisation import find_choices, rematerialise, run_one_by_one
 
     # One region, not touched, and free again at once.
     del_at_once = tf.raw_ops.Empty(shape=[6, 2**30], dtype=tf.uint8, init=False)
@@ -71,13 +70,13 @@ def measure(name: str, batch: int, folder: str) -> list[dict[str, Any]]:
         """The step as `memfit.fit` runs those with segments."""
 
         def run() -> Any:
-            with one_by_one():
+            with run_one_by_one():
                 return step()
 
         return run
 
     began = time.perf_counter()
-    choices = front(model, batch)
+    choices = find_choices(model, batch)
     seconds = time.perf_counter() - began
     picked = {}
     for ratio in RATIOS:
@@ -87,7 +86,7 @@ def measure(name: str, batch: int, folder: str) -> list[dict[str, Any]]:
         picked[choice.activation_bytes] = choice
     forward = tf.function(lambda: tf.reduce_mean(model(x, training=True)))
     runs: list[tuple[Any, Any]] = [(None, step_with(model)), (None, forward)]
-    runs += [(choice, as_fitted(step_with(rematerialised(model, choice)))) for choice in picked.values()]
+    runs += [(choice, as_fitted(step_with(rematerialise(model, choice)))) for choice in picked.values()]
     labels = ["stock", "forward only", *("rematerialised" for _ in picked)]
     added = [0 for _ in runs]
     weights = sum(math.prod(weight.shape) for weight in model.trainable_variables)

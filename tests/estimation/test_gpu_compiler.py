@@ -139,39 +139,39 @@ def test_a_plan_computes_convolutions_in_parts_where_segments_alone_do_not_fit(s
     from memfit.planning.candidates import Way
     from memfit.planning.plan import Plan
     from memfit.planning.planning import compute, plan
-    from memfit.steps.rematerialisation.choose import front
+    from memfit.steps.rematerialisation import find_choices
 
     model = cnn()
-    smallest = front(model, 64, compiled=True)[-1]
+    smallest = find_choices(model, 64, compiled=True)[-1]
 
     def needed(segments):
         prepare = partial(compute, way=Way(segments))
         return estimate(model, 64, device="A100 40GB", prepare=prepare).needed
 
-    alone, parted = needed(smallest), needed(replace(smallest, in_parts=True))
+    alone, parted = needed(smallest), needed(replace(smallest, split_convolutions=True))
     assert parted < alone
     memory = (alone + parted) // 2
     found = plan(model, 64, memory=memory, allow="exact", device="A100 40GB")
-    assert found.segments == replace(smallest, in_parts=True)
+    assert found.segments == replace(smallest, split_convolutions=True)
     assert found.predicted + found.margin <= memory
     assert found.time > 1
     assert "convolutions in parts" in str(found)
     assert Plan.from_json(found.to_json()) == found
     # The largest batch is one that fits only in parts, too.
     largest = plan(model, "max", memory=memory, allow="exact", device="A100 40GB")
-    assert largest.segments.in_parts
+    assert largest.segments.split_convolutions
     assert largest.batch_size >= 64
 
 
 def in_parts(model, size, segments=None):
     from memfit.compat import keras_layers
     from memfit.steps.micro_batches.step import micro_batched_train_step
-    from memfit.steps.rematerialisation.rematerialise import rematerialised
+    from memfit.steps.rematerialisation import rematerialise
 
     def plain(x):
         return keras_layers.forward(model, x, training=True)
 
-    forward = plain if segments is None else rematerialised(model, segments)
+    forward = plain if segments is None else rematerialise(model, segments)
     object.__setattr__(model, "train_step", micro_batched_train_step(model, size, forward))
 
 

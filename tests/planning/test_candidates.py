@@ -9,7 +9,7 @@ from memfit import InvalidInput, Size
 from memfit.planning.candidates import Candidate, Figures, Way, best, candidates, predicted_saving
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.levers.micro_batches import least, sizes
-from memfit.steps.rematerialisation.segments import Segments
+from memfit.steps.rematerialisation import Segments
 
 
 def _need(way: Way, size: int) -> int:

@@ -11,7 +11,7 @@ from keras import layers
 from memfit import isolated
 from memfit.planning.candidates import Way
 from memfit.sizes import Size
-from memfit.steps.rematerialisation.choose import front
+from memfit.steps.rematerialisation import find_choices
 
 MIB = 2**20
 PART = 16
@@ -63,6 +63,6 @@ def test_the_recorded_peak_is_that_of_the_guarded_training(
 ) -> None:
     # With several threads this training peaks at 90 MiB in one process and at 116 in the next.
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
-    way: Any = Way(None, True) if kind == "parts" else Way(front(dense(), PART)[-1])
+    way: Any = Way(None, True) if kind == "parts" else Way(find_choices(dense(), PART)[-1])
     ours, real = predicted(way), isolated(measured, way, memory="1GiB")
     assert ours == pytest.approx(real, rel=0.02)

@@ -9,7 +9,7 @@ from memfit import Size
 from memfit.planning.candidates import Way
 from memfit.planning.largest_batch import LARGEST, largest_batch
 from memfit.planning.recorded_steps import RecordedStep, RecordedSteps
-from memfit.steps.rematerialisation.segments import Segments
+from memfit.steps.rematerialisation import Segments
 
 GRADIENTS, INPUTS = 40, 1
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import layers
 
 from memfit.steps.gradients import GradientShelf
-from memfit.steps.rematerialisation.choose import front
+from memfit.steps.rematerialisation import find_choices
 from memfit.steps.train_step import TrainStep
 from memfit.training.guard.tightening import Settings
 
@@ -37,7 +37,7 @@ def network() -> keras.Model:
 @pytest.mark.parametrize("repeated", [False, True])
 def test_a_step_that_is_computed_again_counts_once(repeated: bool) -> None:
     stock, model = network(), network()
-    step = TrainStep(model, Settings(segments=front(model, 8)[-1]))
+    step = TrainStep(model, Settings(segments=find_choices(model, 8)[-1]))
     data = (tf.constant(X), tf.constant(Y))
     for number in range(4):
         stock.train_on_batch(X, Y)
@@ -71,5 +71,5 @@ def test_logs_of_an_overridden_compute_metrics_are_kept() -> None:
     object.__setattr__(
         model, "compute_metrics", lambda *args, **kwargs: {**own(*args, **kwargs), "mine": 7.0}
     )
-    step = TrainStep(model, Settings(segments=front(model, 8)[-1]))
+    step = TrainStep(model, Settings(segments=find_choices(model, 8)[-1]))
     assert set(step.compute((tf.constant(X), tf.constant(Y)), None)) == {"loss", "mine"}

@@ -12,10 +12,8 @@ from keras import layers
 from keras.src.backend.common.masking import get_keras_mask
 
 from memfit.errors import InvalidInput
+from memfit.steps.rematerialisation import Segments, find_choices, rematerialise
 from memfit.steps.rematerialisation.backward import _Line
-from memfit.steps.rematerialisation.choose import front
-from memfit.steps.rematerialisation.rematerialise import rematerialised
-from memfit.steps.rematerialisation.segments import Segments
 
 BATCH = 6
 STEPS = 4
@@ -151,7 +149,7 @@ def specs_for(model: keras.Model) -> Any:
 
 def smallest(model: keras.Model) -> Segments:
     """The choice that recomputes most, as it comes back from a file."""
-    choice = front(model, BATCH, specs_for(model))[-1]
+    choice = find_choices(model, BATCH, specs_for(model))[-1]
     assert choice.recomputed > 0
     assert choice.activation_bytes < 0.9 * choice.stock_bytes
     return Segments.from_json(json.loads(json.dumps(choice.to_json())))
@@ -183,7 +181,7 @@ def test_training_is_the_same_in_a_graph(build: Callable[[], keras.Model]) -> No
     model = build()
     segments = smallest(model)
     stock = train(model, model, in_a_graph)
-    assert_same(model, stock, train(model, rematerialised(model, segments), in_a_graph))
+    assert_same(model, stock, train(model, rematerialise(model, segments), in_a_graph))
     assert stock[0][0] != pytest.approx(stock[0][-1], rel=1e-4), "nothing was trained"
 
 
@@ -192,14 +190,14 @@ def test_training_is_the_same_with_xla(build: Callable[[], keras.Model]) -> None
     model = build()
     segments = smallest(model)
     stock = train(model, model, with_xla)
-    assert_same(model, stock, train(model, rematerialised(model, segments), with_xla), rtol=1e-4, atol=1e-5)
+    assert_same(model, stock, train(model, rematerialise(model, segments), with_xla), rtol=1e-4, atol=1e-5)
 
 
 def test_training_is_the_same_eagerly_and_with_an_unknown_batch_and_in_a_copy() -> None:
     model = convolutions()
     segments = smallest(model)
     stock = train(model, model, in_a_graph)
-    call = rematerialised(model, segments)
+    call = rematerialise(model, segments)
     assert_same(model, stock, train(model, call, lambda step: step))
 
     def any_batch(step: Any) -> Any:
@@ -211,12 +209,12 @@ def test_training_is_the_same_eagerly_and_with_an_unknown_batch_and_in_a_copy() 
     copy = keras.models.clone_model(model)
     for mine, theirs in zip(variables_of(copy), variables_of(model), strict=True):
         mine.assign(theirs)
-    assert_same(model, stock, train(copy, rematerialised(copy, segments), in_a_graph))
+    assert_same(model, stock, train(copy, rematerialise(copy, segments), in_a_graph))
 
 
 def test_gradients_are_the_same_in_a_loop_in_the_graph() -> None:
     model = u_net()
-    call = rematerialised(model, smallest(model))
+    call = rematerialise(model, smallest(model))
     x = data_for(model)[0][0]
 
     def summed(forward: Callable[..., Any]) -> Any:
@@ -246,7 +244,7 @@ def test_training_is_the_same_in_mixed_precision() -> None:
     # bfloat16 has steps of 4e-3, and oneDNN fuses other ops in a graph with more readers.
     stock = train(model, model, in_a_graph)
     assert_same(
-        model, stock, train(model, rematerialised(model, smallest(model)), in_a_graph), rtol=2e-3, atol=2e-3
+        model, stock, train(model, rematerialise(model, smallest(model)), in_a_graph), rtol=2e-3, atol=2e-3
     )
 
 
@@ -263,7 +261,7 @@ def test_the_graph_recomputes_and_the_forward_pass_is_left_alone() -> None:
         graph = tf.function(gradients).get_concrete_function(tf.TensorSpec((BATCH, 16, 16, 3))).graph
         return list(graph.get_operations())
 
-    stock, ours = ops(model), ops(rematerialised(model, segments))
+    stock, ours = ops(model), ops(rematerialise(model, segments))
     copies = [op for op in ours if op.name.startswith("recomputed/") and op.type != "NoOp"]
     assert copies
     assert not [op for op in copies if op.op_def.is_stateful]
@@ -277,7 +275,7 @@ def test_masks_of_the_outputs_are_those_of_the_model() -> None:
     for _ in range(6):
         x = layers.Dense(16, activation="gelu")(x)
     model = keras.Model(tokens, x)
-    call = rematerialised(model, smallest(model))
+    call = rematerialise(model, smallest(model))
     x = data_for(model)[0][0]
 
     @tf.function
@@ -292,7 +290,7 @@ def test_masks_of_the_outputs_are_those_of_the_model() -> None:
 def test_segments_of_another_model_are_refused() -> None:
     segments = smallest(u_net())
     other = convolutions()
-    call = rematerialised(other, segments)
+    call = rematerialise(other, segments)
     x = data_for(other)[0][0]
     with pytest.raises(InvalidInput, match="the model they were chosen for"):
         tf.function(lambda: call(x, training=True), autograph=False).get_concrete_function()

@@ -10,12 +10,12 @@ from keras import layers
 
 from memfit.errors import InvalidInput
 from memfit.sizes import Size
-from memfit.steps.rematerialisation.choose import _Chooser, choose, front
+from memfit.steps.rematerialisation import Segments
+from memfit.steps.rematerialisation.choose import _Chooser, choose, find_choices
 from memfit.steps.rematerialisation.costs import flops
 from memfit.steps.rematerialisation.options import Choices
 from memfit.steps.rematerialisation.peak import predicted_peak
 from memfit.steps.rematerialisation.refinement import Choice, Ledger, refined
-from memfit.steps.rematerialisation.segments import Segments
 from memfit.steps.rematerialisation.trace import Trace, trace
 
 
@@ -30,7 +30,7 @@ def model() -> keras.Model:
 
 @pytest.fixture(scope="module")
 def choices(model: keras.Model) -> tuple[Segments, ...]:
-    return front(model, 8)
+    return find_choices(model, 8)
 
 
 def test_less_memory_costs_more_time(choices: tuple[Segments, ...]) -> None:
@@ -64,8 +64,8 @@ def test_a_subclassed_model_needs_the_shapes_of_its_inputs() -> None:
         def call(self, x: Any) -> Any:
             return x
 
-    with pytest.raises(InvalidInput, match="Pass inputs="):
-        front(Net(), 8)
+    with pytest.raises(InvalidInput, match="Pass specs="):
+        find_choices(Net(), 8)
 
 
 def test_segments_read_what_they_wrote_and_print_as_a_table(choices: tuple[Segments, ...]) -> None:
@@ -201,7 +201,7 @@ def test_a_choice_takes_as_much_where_the_graph_does_not_know_the_batch(build: A
 
     model = build()
     found, unknown = trace(model, 32), trace(model, 32, tf.TensorSpec((None, *model.input_shape[1:])))
-    for segments in front(model, 32):
+    for segments in find_choices(model, 32):
         peak = predicted_peak(found, *kept_by_name(found, segments))
         assert peak == pytest.approx(segments.activation_bytes, rel=0.01), "a kept tensor has no name"
         assert predicted_peak(unknown, *kept_by_name(unknown, segments)) == pytest.approx(peak, rel=0.05)

@@ -13,8 +13,8 @@ def peaks() -> dict[str, float]:
     import tensorflow as tf
     from keras import layers
 
+    from memfit.steps.rematerialisation import rematerialise
     from memfit.steps.rematerialisation.choose import choose
-    from memfit.steps.rematerialisation.rematerialise import rematerialised
 
     x = image = keras.Input((64, 64, 3))
     for _ in range(10):
@@ -41,8 +41,8 @@ def peaks() -> dict[str, float]:
         step()
         return (memory.get_memory_info("CPU:0")["peak"] - rest) / 2**20
 
-    ours = rematerialised(model, segments)
-    with_xla = rematerialised(model, choose(model, 32, 0.35, compiled=True))
+    ours = rematerialise(model, segments)
+    with_xla = rematerialise(model, choose(model, 32, 0.35, compiled=True))
     found = {"stock": peak(model, False), "ours": peak(ours, False)}
     found |= {"stock with XLA": peak(model, True), "ours with XLA": peak(with_xla, True)}
     return found | {
@@ -75,8 +75,8 @@ def peak_with_unknown_batch() -> float:
     import tensorflow as tf
     from keras import layers
 
+    from memfit.steps.rematerialisation import rematerialise
     from memfit.steps.rematerialisation.choose import choose
-    from memfit.steps.rematerialisation.rematerialise import rematerialised
 
     image = keras.Input((32, 32, 3))
     x = layers.Conv2D(32, 3, padding="same", use_bias=False)(image)
@@ -87,7 +87,7 @@ def peak_with_unknown_batch() -> float:
         )
         x = layers.Add()([skip, x])
     model = keras.Model(image, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
-    call = rematerialised(model, choose(model, 64, 0.5))
+    call = rematerialise(model, choose(model, 64, 0.5))
 
     @tf.function(input_signature=[tf.TensorSpec((None, 32, 32, 3))])
     def step(images: Any) -> Any:

@@ -7,9 +7,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from memfit.steps.rematerialisation.choose import front
-from memfit.steps.rematerialisation.rematerialise import rematerialised
-from memfit.steps.rematerialisation.segments import Segments
+from memfit.steps.rematerialisation import Segments, find_choices, rematerialise
 
 
 def test_a_chain_that_begins_with_an_op_that_cannot_wait_waits_at_the_next() -> None:
@@ -19,12 +17,14 @@ def test_a_chain_that_begins_with_an_op_that_cannot_wait_waits_at_the_next() -> 
         x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(8, 3, padding="same")(x)))
     model = keras.Model(image, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
     # Where all is computed again at the beginning of the backward pass there is nothing to wait for.
-    assert any(_waits(op) for choice in front(model, 8, compiled=True) for op in _firsts(model, choice))
+    assert any(
+        _waits(op) for choice in find_choices(model, 8, compiled=True) for op in _firsts(model, choice)
+    )
 
 
 def _firsts(model: keras.Model, segments: Segments) -> list[Any]:
     """The convolutions that run again and read padded images."""
-    call = rematerialised(model, segments)
+    call = rematerialise(model, segments)
 
     @tf.function(jit_compile=True)
     def step(images: Any) -> Any:

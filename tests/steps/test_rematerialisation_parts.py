@@ -9,9 +9,8 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
+from memfit.steps.rematerialisation import find_choices, rematerialise
 from memfit.steps.rematerialisation import split_convolutions as rematerialisation_parts
-from memfit.steps.rematerialisation.choose import front
-from memfit.steps.rematerialisation.rematerialise import rematerialised
 
 
 def model_with_everything() -> keras.Model:
@@ -65,8 +64,8 @@ def test_gradients_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch, batch:
     model.set_weights(weights)
     monkeypatch.setattr(rematerialisation_parts, "_LARGE", 0.0)
     monkeypatch.setattr(rematerialisation_parts, "_PARTS", parts)
-    smallest = replace(front(model, batch, compiled=True)[-1], in_parts=True)
-    ours, graph = gradients(model, rematerialised(model, smallest), images)
+    smallest = replace(find_choices(model, batch, compiled=True)[-1], split_convolutions=True)
+    ours, graph = gradients(model, rematerialise(model, smallest), images)
     for mine, theirs in zip(ours, stock, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
     for variable, theirs in zip(model.non_trainable_variables, statistics, strict=True):
@@ -79,6 +78,6 @@ def test_gradients_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch, batch:
 def test_parts_are_made_only_where_they_were_chosen() -> None:
     model = model_with_everything()
     images = np.zeros((8, 16, 16, 3), "float32")
-    smallest = front(model, 8, compiled=True)[-1]
-    _, graph = gradients(model, rematerialised(model, smallest), images)
+    smallest = find_choices(model, 8, compiled=True)[-1]
+    _, graph = gradients(model, rematerialise(model, smallest), images)
     assert not [op for op in leading_to_results(graph) if "While" in op.type]

@@ -10,7 +10,7 @@ from keras import layers
 
 from memfit import isolated
 from memfit.sizes import Size
-from memfit.steps.rematerialisation.choose import front
+from memfit.steps.rematerialisation import find_choices
 
 MIB = 2**20
 BATCH, MEMORY = 32, "256MiB"
@@ -60,7 +60,7 @@ def broken_into() -> list[float]:
     # In this process alone: nothing that is public runs between what the guard notes and its step.
     training.GuardedTraining._compute = looked_at  # type: ignore[method-assign]
     model = blocks()
-    plan = replace(levers(model, BATCH, None), segments=front(model, BATCH)[-1])
+    plan = replace(levers(model, BATCH, None), segments=find_choices(model, BATCH)[-1])
     plan = replace(plan, inputs_on_host=True, memory=Size(MEMORY))
     x, y = np.ones((3 * BATCH, 48, 48, 3), "float32"), np.zeros(3 * BATCH, "int32")
     memfit.fit(model, x, y, batch_size=BATCH, verbose=0, plan=plan)

@@ -12,7 +12,7 @@ from keras import layers
 
 import memfit
 from memfit.planning.layer_names import layer_names, with_names_of
-from memfit.steps.rematerialisation.choose import front
+from memfit.steps.rematerialisation import find_choices
 from training.parity import levers
 
 RNG = np.random.default_rng(4)
@@ -61,7 +61,7 @@ def test_rematerialised_segments_with_and_without_micro_batches(
 ) -> None:
     keras.utils.set_random_seed(5)
     model = convolutions()
-    segments = front(model, micro_batch or 12)[-1]
+    segments = find_choices(model, micro_batch or 12)[-1]
     plan = replace(levers(model, 12, micro_batch), segments=segments)
     history = memfit.fit(model, X, Y, batch_size=12, epochs=10, verbose=0, shuffle=False, plan=plan)
     for ours, theirs in zip(model.get_weights(), stock[0], strict=True):
@@ -82,7 +82,7 @@ def test_mixed_precision_with_micro_batches_is_undone_afterwards() -> None:
 def test_a_saved_plan_holds_for_the_same_network_whose_layers_keras_numbers_otherwise(tmp_path: Path) -> None:
     keras.utils.set_random_seed(5)
     made_for = nested()
-    segments = front(made_for, 12)[-1]
+    segments = find_choices(made_for, 12)[-1]
     assert segments.starts or segments.kept
     plan = replace(levers(made_for, 12), segments=segments, layer_names=layer_names(made_for))
     plan.save(tmp_path / "plan.json")
@@ -97,13 +97,13 @@ def test_a_saved_plan_holds_for_the_same_network_whose_layers_keras_numbers_othe
     for ours, theirs in zip(again.get_weights(), stock.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
     # What the names say is what is kept: the same tensors as segments chosen for this model.
-    chosen = front(again, 12)[-1]
+    chosen = find_choices(again, 12)[-1]
     renamed = with_names_of(again, segments, plan.layer_names)
     assert (renamed.starts, renamed.kept) == (chosen.starts, chosen.kept)
 
 
 def test_a_plan_without_the_names_of_layers_says_that_they_are_others() -> None:
-    plan = replace(levers(made_for := nested(), 12), segments=front(made_for, 12)[-1])
+    plan = replace(levers(made_for := nested(), 12), segments=find_choices(made_for, 12)[-1])
     with pytest.raises(memfit.InvalidInput, match="the same layer names"):
         memfit.fit(nested(), X, Y, verbose=0, plan=plan)
 

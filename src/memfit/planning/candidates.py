@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.levers import host_inputs, mixed_precision
-from memfit.steps.rematerialisation.segments import Segments
+from memfit.steps.rematerialisation import Segments
 
 # Predicted times that are closer than this part of a stock step cannot be told apart.
 _SAME_TIME = 0.02

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from memfit.compat.keras_layers import all_layers, layers_inside
-from memfit.steps.rematerialisation.segments import Segments
+from memfit.steps.rematerialisation import Segments
 
 
 def layer_names(model: Any) -> tuple[str, ...]:

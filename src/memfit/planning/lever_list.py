@@ -68,7 +68,7 @@ def _rematerialisation(figures: Figures, chosen: Candidate, batch_size: int, why
         Fidelity.EXACT,
         used=True,
         setting=f"{len(segments.starts) + 1} segments"
-        + (", large convolutions in parts of the batch" if segments.in_parts else ""),
+        + (", large convolutions in parts of the batch" if segments.split_convolutions else ""),
         why="the least recomputation that fits",
         saving=Size(max(saving, 0)),
         cost=figures.recomputed(segments),

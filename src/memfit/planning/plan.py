@@ -8,7 +8,7 @@ from typing import Any
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.sizes import Size
-from memfit.steps.rematerialisation.segments import Segments
+from memfit.steps.rematerialisation import Segments
 from memfit.tables import table
 
 

@@ -140,7 +140,7 @@ def compute(model: Any, way: Way) -> Around | None:
     from memfit.compat import keras_layers
     from memfit.steps.gradients import GradientShelf
     from memfit.steps.micro_batches.step import micro_batched_train_step, whole_batch_train_step
-    from memfit.steps.rematerialisation.rematerialise import one_by_one, rematerialised
+    from memfit.steps.rematerialisation import rematerialise, run_one_by_one
     from memfit.steps.rollback import Rollback
     from memfit.steps.update import Update
 
@@ -149,7 +149,7 @@ def compute(model: Any, way: Way) -> Around | None:
 
     if model.built and is_alone(model):
         model.optimizer.build(model.trainable_variables)  # as the guard does before the first step
-    forward = as_it_is if way.segments is None else rematerialised(model, way.segments)
+    forward = as_it_is if way.segments is None else rematerialise(model, way.segments)
     whole = way.segments is not None and not way.in_parts
     shelf = GradientShelf(own_places=whole)
     apply = None if model.jit_compile else shelf.put
@@ -163,7 +163,7 @@ def compute(model: Any, way: Way) -> Around | None:
     if model.jit_compile:
         return None
     if way.segments is not None:
-        one_by_one().__enter__()  # for tracing, too; the process ends with the recording
+        run_one_by_one().__enter__()  # for tracing, too; the process ends with the recording
     rollback = Rollback(model, settles=True)
     update = Update(model, shelf)
     return Around(rollback.note, update.run, lambda: [*rollback.places, *shelf.places()], nursery=whole)

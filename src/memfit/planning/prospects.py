@@ -16,8 +16,7 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers import host_inputs, micro_batches, mixed_precision
 from memfit.planning.recorded_steps import AnyEstimate, RecordedSteps, Recorder
-from memfit.steps.rematerialisation.choose import front
-from memfit.steps.rematerialisation.segments import Segments
+from memfit.steps.rematerialisation import Segments, find_choices
 
 # The batch that is looked at first when the largest one is asked for.
 _REFERENCE_BATCH = 32
@@ -102,10 +101,12 @@ class Prospects:
             if self.no_segments is None:
                 # A GPU's step is asked of its compiler, which is XLA.
                 compiled = True if self.job.device is not None else None
-                self.fronts = front(self.job.model, self._reference, self._input_specs(), compiled=compiled)
+                self.fronts = find_choices(
+                    self.job.model, self._reference, self._input_specs(), compiled=compiled
+                )
                 if self.fronts and compiled and isinstance(self.steps.stock.estimate, CompiledEstimate):
                     # Where the others are not enough; it costs more time.
-                    self.fronts = (*self.fronts, replace(self.fronts[-1], in_parts=True))
+                    self.fronts = (*self.fronts, replace(self.fronts[-1], split_convolutions=True))
         except InvalidInput as error:
             self.no_segments = str(error)
 
@@ -115,7 +116,7 @@ class Prospects:
 
         What it saves beyond its segments is known only when a GPU's compiler has said it.
         """
-        if not self.fronts or not self.fronts[-1].in_parts:
+        if not self.fronts or not self.fronts[-1].split_convolutions:
             return None
         way = Way(self.fronts[-1])
         return way if self.can_record(way) else None

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from memfit.steps.rematerialisation.segments import Segments
+from memfit.steps.rematerialisation import Segments
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from memfit.steps.micro_batches.step import (
     micro_batched_train_step,
     whole_batch_train_step,
 )
-from memfit.steps.rematerialisation.rematerialise import one_by_one, rematerialised
+from memfit.steps.rematerialisation import rematerialise, run_one_by_one
 from memfit.steps.small_buffers import Nursery
 from memfit.steps.update import Update
 from memfit.training.guard.events import OutOfMemory, Shortage
@@ -49,7 +49,7 @@ class TrainStep:
             # Otherwise a loss scale would be traced as a constant.
             model.optimizer.build(model.trainable_variables)
         self._unfinished = False
-        self._around = nullcontext if settings.segments is None else one_by_one
+        self._around = nullcontext if settings.segments is None else run_one_by_one
         self._update: Update | None = None
         self._begun: tf.Variable | None = None
         if is_custom(model, "train_step"):
@@ -201,7 +201,7 @@ def _is_promise(leaf: Any) -> bool:
 def _forward(model: keras.Model, settings: Settings) -> Forward:
     """What computes `model(x, training=True)`: the one place where a step calls the model."""
     if settings.segments is not None:
-        return rematerialised(model, settings.segments)
+        return rematerialise(model, settings.segments)
 
     def forward(x: Any) -> Any:
         return keras_layers.forward(model, x, training=True)

@@ -1,1 +1,25 @@
-"""Activations computed again in the backward pass instead of kept (activation checkpointing)."""
+"""Activations computed again in the backward pass instead of kept (activation checkpointing).
+
+`find_choices` lists what a step may keep, from the fastest choice to the smallest; each is a `Segments`, plain
+data. `rematerialise` calls a model so that its backward pass keeps no more than that, and a step with segments
+runs inside `run_one_by_one`. These names are all that other packages use. They are loaded on first use:
+`Segments` alone, which plans are made of, needs neither NumPy nor TensorFlow.
+"""
+
+from importlib import import_module
+
+from memfit.steps.rematerialisation.segments import Segments
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from memfit.steps.rematerialisation.choose import find_choices
+    from memfit.steps.rematerialisation.model_call import rematerialise, run_one_by_one
+
+__all__ = ["Segments", "find_choices", "rematerialise", "run_one_by_one"]
+_MODULES = {"find_choices": "choose", "rematerialise": "model_call", "run_one_by_one": "model_call"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

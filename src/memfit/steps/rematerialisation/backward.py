@@ -37,7 +37,7 @@ def check_names(forward: Sequence[Any], scope: str, segments: Segments) -> None:
         raise InvalidInput(
             "Segments hold for the model they were chosen for, and for its copies with the same layer names",
             received=missing[0],
-            remedy="Choose segments for this model with memfit.steps.rematerialisation.choose.choose",
+            remedy="Choose segments for this model with memfit.steps.rematerialisation.find_choices",
         )
 
 

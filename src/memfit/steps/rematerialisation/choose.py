@@ -18,7 +18,7 @@ from memfit.steps.rematerialisation.trace import Tensor, Trace, trace
 
 # Kept bytes are counted in this many steps of the budget; each segment is rounded up.
 _STEPS = 160
-# Fractions of stock's activation memory that `front` looks at.
+# Fractions of stock's activation memory that `find_choices` looks at.
 _RATIOS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.27, 0.24, 0.225, 0.21, 0.195, 0.18, 0.15, 0.12)
 # Recomputation above this part of a step (nearly two forward passes) is not looked for: micro-batches cost less.
 _DEAREST = 0.6
@@ -26,21 +26,21 @@ _DEAREST = 0.6
 _COUNTED = 1_200_000
 
 
-def front(
-    model: Any, batch_size: int, inputs: Any = None, *, compiled: bool | None = None
+def find_choices(
+    model: Any, batch_size: int, specs: Any = None, compiled: bool | None = None
 ) -> tuple[Segments, ...]:
     """Lists the choices worth having, from the fastest to the one with the least memory.
 
     Args:
         model: A built Keras model.
         batch_size: The batch the figures are for.
-        inputs: Tensor specs of the model's inputs; needed only for subclassed models.
+        specs: Tensor specs of the model's inputs; needed only for subclassed models.
         compiled: Whether XLA compiles the step; None for what the model was compiled with.
 
     Returns:
         Choices of which none is both smaller and faster than another; empty if nothing can be saved.
     """
-    chooser = _chooser(model, batch_size, inputs, compiled)
+    chooser = _chooser(model, batch_size, specs, compiled)
     found = chooser.down_to(0.0)
     best: list[Segments] = []
     for choice in sorted(found, key=lambda choice: (choice.recomputed, choice.activation_bytes)):
@@ -67,7 +67,7 @@ def choose(
         compiled: Whether XLA compiles the step; None for what the model was compiled with.
 
     Returns:
-        The choice, which `rematerialised` applies to the model or to a copy.
+        The choice, which `rematerialise` applies to the model or to a copy.
 
     Raises:
         InvalidInput: If no choice is that small; the message says what the smallest takes.

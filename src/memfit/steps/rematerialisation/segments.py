@@ -19,7 +19,7 @@ class Segments:
         stock_bytes: Predicted activation memory of the step without rematerialisation.
         activation_bytes: Predicted activation memory with it.
         recomputed: Predicted extra time, as a fraction of the step's time without it.
-        in_parts: Whether the largest convolutions are computed in parts of the batch, which XLA alone does.
+        split_convolutions: Whether the largest convolutions take the batch in parts, which XLA alone does.
     """
 
     batch_size: int
@@ -28,7 +28,7 @@ class Segments:
     stock_bytes: Size
     activation_bytes: Size
     recomputed: float
-    in_parts: bool = False
+    split_convolutions: bool = False
 
     def __repr__(self) -> str:
         rows = [
@@ -62,7 +62,7 @@ class Segments:
                 stock_bytes=Size(data["stock_bytes"]),
                 activation_bytes=Size(data["activation_bytes"]),
                 recomputed=float(data["recomputed"]),
-                in_parts=bool(data.get("in_parts", False)),
+                split_convolutions=bool(data["split_convolutions"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInput(

@@ -240,7 +240,7 @@ def input_specs(model: Any, batch_size: int) -> Any:
         raise InvalidInput(
             "The shapes of a subclassed model's inputs are not known from the model",
             received=type(model).__name__,
-            remedy="Pass inputs=, tensor specs with the batch axis in the structure the model is called with",
+            remedy="Pass specs=, tensor specs with the batch axis in the structure the model is called with",
         )
     return tf.nest.map_structure(lambda x: tf.TensorSpec((batch_size, *x.shape[1:]), x.dtype), inputs)
 

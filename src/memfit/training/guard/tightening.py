@@ -12,8 +12,7 @@ from memfit.planning.levers import micro_batches
 from memfit.planning.plan import Plan
 from memfit.sizes import Size
 from memfit.steps.micro_batches.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
-from memfit.steps.rematerialisation.choose import front
-from memfit.steps.rematerialisation.segments import Segments
+from memfit.steps.rematerialisation import Segments, find_choices
 
 # Of what is free, the part that a step is chosen for: the allocator rounds, and fragments are lost.
 _OF_FREE = 0.9
@@ -140,7 +139,7 @@ class Tightening:
             if micro_batches.custom_step(self._model) is None and not self._model.run_eagerly:
                 specs = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), x)
                 try:
-                    self._fronts = front(
+                    self._fronts = find_choices(
                         self._model, samples, None if getattr(self._model, "inputs", None) else specs
                     )
                 except InvalidInput:  # this network cannot be cut

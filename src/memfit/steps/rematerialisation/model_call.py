@@ -14,7 +14,7 @@ from memfit.steps.rematerialisation.split_convolutions import compute_in_parts
 from memfit.steps.rematerialisation.trace import ops_of, trainable_values
 
 
-def rematerialised(model: Any, segments: Segments) -> Callable[..., Any]:
+def rematerialise(model: Any, segments: Segments) -> Callable[..., Any]:
     """Returns a function to call in a training step in place of the model.
 
     What it returns, the gradients, the losses that layers add, the masks, and how the variables change are those
@@ -23,7 +23,7 @@ def rematerialised(model: Any, segments: Segments) -> Callable[..., Any]:
 
     Args:
         model: The Keras model.
-        segments: What `memfit.steps.rematerialisation.choose.choose` gave for this model or for a copy of it.
+        segments: What `find_choices` gave for this model or for a copy of it.
 
     Returns:
         A function of `x` and `training`, as the model itself.
@@ -32,7 +32,7 @@ def rematerialised(model: Any, segments: Segments) -> Callable[..., Any]:
         InvalidInput: When called, if the segments were chosen for another model.
 
     Example:
-        call = rematerialised(model, choose(model, batch_size=64, activation_budget=0.3))
+        call = rematerialise(model, find_choices(model, batch_size=64)[-1])
         with tf.GradientTape() as tape:
             loss = loss_fn(y, call(x, training=True))
         tape.gradient(loss, model.trainable_variables)
@@ -60,7 +60,7 @@ def rematerialised(model: Any, segments: Segments) -> Callable[..., Any]:
     return call
 
 
-def one_by_one() -> AbstractContextManager[None]:
+def run_one_by_one() -> AbstractContextManager[None]:
     """Lets functions that are called inside run one op after the other, and in the same order every time.
 
     Several threads run ops in another order in every step, with other gaps in the memory: a ResNet50 trained in one
@@ -114,9 +114,9 @@ def _forward(model: Any, segments: Segments, x: Any) -> tuple[list[Any], Any, Ca
                 wanted=ops_of(found[len(inputs) :]),
             )
             found = [latest(gradient) for gradient in found]
-            if segments.in_parts and compiled:
-                in_parts = compute_in_parts([*ops, *graph.get_operations()[first:]], segments, outputs)
-                found = [in_parts(gradient) for gradient in found]
+            if segments.split_convolutions and compiled:
+                split = compute_in_parts([*ops, *graph.get_operations()[first:]], segments, outputs)
+                found = [split(gradient) for gradient in found]
         by_weight = dict(zip((weight.ref() for weight in weights), found[len(inputs) :], strict=True))
         of_inputs = found[: len(inputs)]
         of_variables = [by_weight.get(variable.ref()) for variable in variables]
