@@ -1,4 +1,7 @@
-"""Keras's private parts of layers: what is inside them, their masks, added losses and random seeds."""
+"""Keras's private parts of layers: what is inside them, their masks, added losses and random seeds.
+
+Checked with Keras 3.12.0 and 3.15.1.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,14 +27,12 @@ def is_tracked_container(obj: Any) -> bool:
 
 def added_losses(model: Any) -> list[tuple[Any, int, Any]]:
     """Lists the losses that layers added in the call just made: the layer, the place in its list, the tensor."""
-    return [
-        (layer, place, loss) for layer in model._flatten_layers() for place, loss in enumerate(layer._losses)
-    ]
+    return [(layer, place, loss) for layer in all_layers(model) for place, loss in enumerate(_losses(layer))]
 
 
 def set_added_loss(layer: Any, place: int, loss: Any) -> None:
     """Puts another tensor in the place of a loss that a layer added."""
-    layer._losses[place] = loss
+    _losses(layer)[place] = loss
 
 
 def forget_losses(model: Any) -> None:
@@ -49,11 +50,23 @@ def layers_inside(layer: Any) -> list[Any]:
     return list(layer._layers)
 
 
+def input_structure(model: Any) -> Any:
+    """The inputs of a functional model as its `call` takes them, nested as they are; None where it has none."""
+    return getattr(model, "_inputs_struct", None)
+
+
+def mask_of(tensor: Any) -> Any:
+    """The Keras mask that a tensor carries, or None."""
+    from keras.src.backend import get_keras_mask
+
+    return get_keras_mask(tensor)
+
+
 def copy_mask(source: Any, target: Any) -> None:
     """Gives a tensor the mask that Keras attached to another."""
-    from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+    from keras.src.backend import set_keras_mask
 
-    mask = get_keras_mask(source)
+    mask = mask_of(source)
     if mask is not None:
         set_keras_mask(target, mask)
 
@@ -62,12 +75,12 @@ def copy_mask(source: Any, target: Any) -> None:
 def seeded(layer: Any, seed: Any) -> Iterator[None]:
     """Lets all random draws of a Keras layer come from `seed`, a tensor, while its call is traced.
 
-    Keras layers draw from `SeedGenerator`s, found through `Layer._flatten_layers` and `Layer._seed_generators`;
-    `draw_seed` takes nothing else, so the generators' own `next` is replaced for the time being.
+    Keras layers draw from `SeedGenerator`s, and `draw_seed` takes nothing else, so the generators' own `next` is
+    replaced for the time being.
     """
     import tensorflow as tf
 
-    generators = [generator for part in layer._flatten_layers() for generator in part._seed_generators]
+    generators = [generator for part in all_layers(layer) for generator in part._seed_generators]
     draws = 0
 
     def draw(ordered: bool = True) -> Any:
@@ -90,37 +103,17 @@ def forward(model: Any, x: Any, *, training: bool) -> Any:
         return model(x, training=training) if model._call_has_training_arg else model(x)
 
 
-def embeddings(model: Any) -> list[Any]:
-    """The tables of a model's embedding layers."""
-    import keras
-
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)]
-    return [weight for layer in layers for weight in layer.trainable_weights]
-
-
-def mask_of(tensor: Any) -> Any:
-    """The Keras mask that a tensor carries, or None."""
-    from keras.src.backend import get_keras_mask
-
-    return get_keras_mask(tensor)
-
-
 def output_layers(model: Any) -> list[Any]:
     """The layers whose outputs are those of a functional or sequential model; none for a subclassed one."""
     outputs = getattr(model, "outputs", None)
     return [output._keras_history.operation for output in outputs] if outputs else []
 
 
-def layer_names(model: Any) -> tuple[str, ...]:
-    """Returns the names of all layers, nested ones included."""
-    return tuple(layer.name for layer in model._flatten_layers() if layer is not model)
-
-
 def why_not_xla(model: Any) -> str | None:
     """Says why Keras would not have XLA compile the model's step on a GPU, or None where it would."""
     from keras.src.trainers.trainer import model_supports_jit
 
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         if not layer.supports_jit:
             return f"{layer.name} forbids it"
         if _runs_on_cudnn(layer):
@@ -134,9 +127,15 @@ def loops(model: Any) -> list[str]:
 
     return [
         layer.name
-        for layer in model._flatten_layers()
+        for layer in all_layers(model)
         if isinstance(layer, keras.layers.RNN) and not layer.unroll and not _runs_on_cudnn(layer)
     ]
+
+
+def _losses(layer: Any) -> list[Any]:
+    """The losses that a layer added itself in its last call."""
+    losses: list[Any] = layer._losses
+    return losses
 
 
 @contextmanager
@@ -149,7 +148,7 @@ def _recurrent_weights_read_once(model: Any) -> Iterator[None]:
     import keras
     import tensorflow as tf
 
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.RNN)]
+    layers = [layer for layer in all_layers(model) if isinstance(layer, keras.layers.RNN)]
     variables = {id(weight): weight for layer in layers for weight in layer.cell.trainable_weights}
     if tf.executing_eagerly() or not compiles_with_xla(tf.compat.v1.get_default_graph()):
         variables = {}

@@ -1,9 +1,16 @@
-"""Keras's private parts of training: compiled losses and metrics, building, strategies, callbacks."""
+"""Keras's private parts of training: compiled losses and metrics, building, strategies, callbacks.
 
-import contextlib
+Checked with Keras 3.12.0 and 3.15.1.
+"""
+
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from memfit.compat.keras_layers import all_layers
+
+# The attributes in which a callback keeps its model.
+CALLBACK_MODEL = ("_model", "model")
 
 
 def has_strategy(model: Any) -> bool:
@@ -13,16 +20,14 @@ def has_strategy(model: Any) -> bool:
     return bool(tf.distribute.has_strategy()) or model._distribute_strategy is not None
 
 
-def build_from_specs(model: Any, specs: Any) -> None:
-    """Creates the variables that a model's first step would create, from the specs of its batches."""
-    from keras.src.trainers.data_adapters import data_adapter_utils
-
-    build(model, *data_adapter_utils.unpack_x_y_sample_weight(specs))
-
-
 def flush(callbacks: Any) -> None:
     """Waits for callbacks that Keras runs in threads."""
     callbacks._flush_futures()
+
+
+def progress_bar(callbacks: Any) -> Any:
+    """The callback that prints the progress, or None."""
+    return callbacks._progbar
 
 
 def plain_logs(logs: Any) -> Any:
@@ -37,9 +42,9 @@ def build(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
 
     Stock Keras creates them while it traces the first step; inside a loop's body TensorFlow forbids that.
     """
-    parts = (model._compile_loss, model._compile_metrics, model.optimizer)
+    parts = (_compile_loss(model), model._compile_metrics, model.optimizer)
     unbuilt = any(part is not None and not part.built for part in parts)
-    if unbuilt or not all(layer.built for layer in model._flatten_layers()):
+    if unbuilt or not all(layer.built for layer in all_layers(model)):
         model._symbolic_build(data_batch=(x, y, sample_weight))
 
 
@@ -50,36 +55,37 @@ def compute_loss(model: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *,
 
 def compute_compiled_loss(model: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
     """Computes the losses given to `compile()`, without any other."""
-    return model._compile_loss(y, y_pred, sample_weight)
+    return _compile_loss(model)(y, y_pred, sample_weight)
 
 
 def track_loss(model: Any, loss: Any, samples: Any) -> None:
     """Gives the batch's loss to the metric named "loss", as Keras's own steps do."""
-    model._loss_tracker.update_state(loss, sample_weight=samples)
+    compiled_mark(model).update_state(loss, sample_weight=samples)
 
 
 def losses(model: Any) -> list[Any]:
     """The Keras losses of a built model, one for each output that has one."""
-    compiled = model._compile_loss
-    return [] if compiled is None else [entry.loss for entry in compiled._flat_losses]
+    compiled = _compile_loss(model)
+    return [] if compiled is None else [entry.loss for entry in _flat_losses(compiled)]
 
 
 def loss_metrics(model: Any) -> list[Any]:
     """The metrics that follow the losses of the single outputs; empty for a model with one output."""
-    return [] if model._compile_loss is None else list(model._compile_loss.metrics)
+    compiled = _compile_loss(model)
+    return [] if compiled is None else list(compiled.metrics)
 
 
-def compiled_mark(model: Any) -> object:
-    """An object that is another one after every `compile()`."""
+def compiled_mark(model: Any) -> Any:
+    """The metric named "loss": it is another object after every `compile()`."""
     return model._loss_tracker
 
 
 def kept_steps(model: Any) -> dict[Any, Any]:
     """Where steps that were compiled for a model are kept until its next `compile()`, as Keras keeps its own."""
     mark = compiled_mark(model)
-    if "_memfit_steps" not in vars(mark):
-        object.__setattr__(mark, "_memfit_steps", _KeptSteps())
-    kept: dict[Any, Any] = vars(mark)["_memfit_steps"]
+    if "memfit_steps" not in vars(mark):
+        object.__setattr__(mark, "memfit_steps", _KeptSteps())
+    kept: dict[Any, Any] = vars(mark)["memfit_steps"]
     return kept
 
 
@@ -88,11 +94,11 @@ def replaced_losses(
     model: Any, stand_ins: Sequence[Callable[..., Any]], metrics: Sequence[Any]
 ) -> Iterator[None]:
     """Lets `compute_loss` call stand-ins for the model's losses and for the metrics that follow them."""
-    compiled = model._compile_loss
+    compiled = _compile_loss(model)
     if compiled is None:
         yield
         return
-    entries, followers = compiled._flat_losses, compiled._metrics
+    entries, followers = _flat_losses(compiled), compiled._metrics
     pairs = zip(entries, stand_ins, strict=True)
     compiled._flat_losses = [entry._replace(loss=stand_in) for entry, stand_in in pairs]
     compiled._metrics = list(metrics)
@@ -127,11 +133,14 @@ def aligned(values: Any, weights: Any) -> tuple[Any, Any]:
     return squeeze_or_expand_to_same_rank(values, weights)
 
 
-def build_quietly(model: Any, batch: Any) -> None:
-    """Makes the variables that Keras makes before its first step, the metrics' and the optimizer's included."""
-    # A custom step may have no use for this or fail in it; then the step makes its variables itself.
-    with contextlib.suppress(Exception):
-        model._symbolic_build(data_batch=batch)
+def _compile_loss(model: Any) -> Any:
+    """What `compile(loss=...)` made of the losses, or None."""
+    return model._compile_loss
+
+
+def _flat_losses(compiled: Any) -> Any:
+    """The losses of the single outputs, as named tuples with a `loss`."""
+    return compiled._flat_losses
 
 
 class _KeptSteps(dict[Any, Any]):

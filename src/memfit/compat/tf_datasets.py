@@ -1,4 +1,7 @@
-"""TensorFlow's private parts of tf.data pipelines: their stages, functions and sources."""
+"""TensorFlow's private parts of tf.data pipelines: their stages, functions and sources.
+
+Checked with TensorFlow 2.19.0 and 2.21.0.
+"""
 
 import mmap
 from collections.abc import Iterator
@@ -18,7 +21,7 @@ def dataset_batch_size(dataset: Any) -> int | None:
         return int(firsts.pop()) if len(firsts) == 1 else None
     if getattr(dataset, "_batch_size", None) is not None:
         return int(dataset._batch_size)
-    sizes = {dataset_batch_size(part) for part in dataset._inputs()}
+    sizes = {dataset_batch_size(part) for part in inputs_of(dataset)}
     return sizes.pop() if len(sizes) == 1 else None
 
 
@@ -54,17 +57,15 @@ def idle_conversions(dataset: Any) -> set[str]:
 
     It then leaves a mere Identity op in the graph; only the op's traceback tells who made it.
     """
-    found, todo = set(), [dataset]
-    while todo:
-        part = todo.pop()
-        todo += part._inputs()
+    names = set()
+    for part in dataset_parts(dataset):
         function = getattr(getattr(part, "_map_func", None), "function", None)
         if function is None:
             continue
         for op in function.graph.get_operations():
             if op.type == "Identity" and any(frame.name == "convert_image_dtype" for frame in op.traceback):
-                found.add(function.name.decode())
-    return found
+                names.add(function.name.decode())
+    return names
 
 
 def let_go_of_pages(array: Any) -> None:
@@ -79,14 +80,14 @@ def let_go_of_pages(array: Any) -> None:
 
 def dataset_parts(dataset: Any) -> list[Any]:
     """A tf.data pipeline and all the datasets it reads from, nearest first."""
-    found: list[Any] = []
+    parts: list[Any] = []
     todo = [dataset]
     while todo:
         part = todo.pop()
-        if not any(part is other for other in found):
-            found.append(part)
-            todo += part._inputs()
-    return found
+        if not any(part is other for other in parts):
+            parts.append(part)
+            todo += inputs_of(part)
+    return parts
 
 
 def ops_of_functions(part: Any) -> Iterator[Any]:

@@ -1,4 +1,7 @@
-"""TensorFlow's private parts of graphs: ops that are already there, gradients across graphs, XLA's ops."""
+"""TensorFlow's private parts of graphs: ops that are already there, gradients across graphs, XLA's ops.
+
+Checked with TensorFlow 2.19.0 and 2.21.0.
+"""
 
 import gc
 import sys
@@ -49,7 +52,7 @@ def forward_op_of(op: Any) -> Any:
 
 def belong_together(op: Any, other: Any) -> None:
     """Lets an op count as made by the gradient function that made another."""
-    op._original_op = other._original_op
+    belong_to(op, forward_op_of(other))
 
 
 def belong_to(op: Any, forward: Any) -> None:
@@ -64,19 +67,8 @@ def set_input(op: Any, number: int, tensor: Any) -> None:
 
 def clone(op: Any, inputs: Sequence[Any]) -> Any:
     """Makes a copy of an op in its graph, with other inputs."""
-    attributes = {
-        name: value for name, value in op.node_def.attr.items() if name not in ("_class", "_output_shapes")
-    }
-    # The public `create_op` is deprecated and would warn; this one is what TensorFlow itself calls.
-    copy = op.graph._create_op_internal(
-        op.type,
-        list(inputs),
-        dtypes=[output.dtype for output in op.outputs],
-        name=f"recomputed/{op.name}",
-        attrs=attributes,
-        op_def=op.op_def,
-    )
-    copy._original_op = op._original_op
+    copy = _copy(op, inputs, op.graph, f"recomputed/{op.name}")
+    belong_together(copy, op)
     return copy
 
 
@@ -99,42 +91,68 @@ def materialised(tensor: Any) -> Any:
 
 def together(tensors: Sequence[Any]) -> list[Any]:
     """Returns tensors that XLA reads from memory, each when all of them are there."""
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-
-    return list(gen_xla_ops.xla_optimization_barrier(list(tensors)))
+    return list(_xla_ops().xla_optimization_barrier(list(tensors)))
 
 
 def take_slice(tensor: Any, begin: Any, size: Any) -> Any:
     """Returns rows of a tensor under XLA; where they reach beyond its end, the last rows."""
     import tensorflow as tf
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
     begins = tf.stack([begin, *[0] * (tensor.shape.rank - 1)])
-    return gen_xla_ops.xla_dynamic_slice(tensor, begins, tf.stack([size, *tensor.shape[1:].as_list()]))
+    return _xla_ops().xla_dynamic_slice(tensor, begins, tf.stack([size, *tensor.shape[1:].as_list()]))
 
 
 def put_slice(tensor: Any, rows: Any, begin: Any) -> Any:
     """Returns a tensor with other rows, written in place; the last ones where they reach beyond its end."""
     import tensorflow as tf
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
     begins = tf.stack([begin, *[0] * (tensor.shape.rank - 1)])
-    return gen_xla_ops.xla_dynamic_update_slice(tensor, rows, begins)
+    return _xla_ops().xla_dynamic_update_slice(tensor, rows, begins)
 
 
 def same_op(op: Any, inputs: Sequence[Any]) -> Any:
     """Makes a copy of an op of another graph in the one that is being built."""
     import tensorflow as tf
 
-    names = [name for name in op.node_def.attr if name not in ("_class", "_output_shapes")]
-    return tf.compat.v1.get_default_graph()._create_op_internal(
+    return _copy(op, inputs, tf.compat.v1.get_default_graph(), "part")
+
+
+def shapes_in_resource(handle: Any) -> list[tuple[int, ...]]:
+    """Returns the shapes of what a resource's handle holds; none where its graph does not say."""
+    data = getattr(handle, "_handle_data", None)
+    shapes = [shape_and_type.shape for shape_and_type in data.shape_and_type] if data is not None else []
+    return [tuple(dimension.size for dimension in shape.dim) for shape in shapes]
+
+
+def is_concrete_function(thing: object) -> bool:
+    """Whether `thing` is a traced function; by its class's name, because `isinstance` runs code of proxies."""
+    return type(thing).__name__ == "ConcreteFunction"
+
+
+def is_eager_tensor(thing: object) -> bool:
+    """Whether `thing` is a tensor with a value; by its class's name, because `isinstance` runs code of proxies."""
+    return type(thing).__name__ == "EagerTensor"
+
+
+def _copy(op: Any, inputs: Sequence[Any], graph: Any, name: str) -> Any:
+    attributes = {
+        key: value for key, value in op.node_def.attr.items() if key not in ("_class", "_output_shapes")
+    }
+    # The public `create_op` is deprecated and would warn; this one is what TensorFlow itself calls.
+    return graph._create_op_internal(
         op.type,
         list(inputs),
         dtypes=[output.dtype for output in op.outputs],
-        name="part",
-        attrs={name: op.node_def.attr[name] for name in names},
+        name=name,
+        attrs=attributes,
         op_def=op.op_def,
     )
+
+
+def _xla_ops() -> Any:
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+    return gen_xla_ops
 
 
 def _outwards(graph: Any) -> Iterator[Any]:
@@ -158,4 +176,5 @@ def _graphs(function: Any, depth: int = 3) -> Iterator[Any]:
 
 
 def _is_function(thing: object) -> bool:
-    return type(thing).__name__ in ("ConcreteFunction", "AtomicFunction") and hasattr(thing, "graph")
+    traced = is_concrete_function(thing) or type(thing).__name__ == "AtomicFunction"
+    return traced and hasattr(thing, "graph")

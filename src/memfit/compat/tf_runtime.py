@@ -1,8 +1,17 @@
-"""TensorFlow's private parts of the runtime: its start, its options, its random numbers, its protos."""
+"""TensorFlow's private parts of the runtime: its start, its options, its random numbers.
+
+Checked with TensorFlow 2.19.0 and 2.21.0, and Keras 3.12.0 and 3.15.1.
+"""
 
 import sys
 from collections.abc import Callable
 from typing import Any
+
+# What TensorFlow calls its CPU device's BFC allocator (the arena), whatever the device.
+ARENA_ALLOCATOR = "bfc_cpu_allocator_for_gpu"
+
+# How the attributes begin in which TensorFlow tracks an object for its checkpoints.
+TRACKING_ATTRIBUTES = ("_self_", "_unconditional_")
 
 
 def is_initialised() -> bool:
@@ -10,17 +19,7 @@ def is_initialised() -> bool:
 
     The public calls that list logical devices or ask for memory figures initialise the devices themselves.
     """
-    context = sys.modules.get("tensorflow.python.eager.context")
-    return bool(context is not None and context.context()._initialized)
-
-
-def read_xspace(data: bytes) -> Any:
-    """Reads a profile; its proto ships with TensorFlow, outside of its public API."""
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    space = xplane_pb2.XSpace()
-    space.ParseFromString(data)
-    return space
+    return "tensorflow" in sys.modules and bool(_eager().context()._initialized)
 
 
 def skip_idle_passes() -> None:
@@ -28,11 +27,10 @@ def skip_idle_passes() -> None:
 
     Layouts are only changed for GPUs, and the memory's pass only moves something where four fifths of it are taken.
     """
-    from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
     def skip(options: Any) -> None:
-        options.layout_optimizer = RewriterConfig.OFF
-        options.memory_optimization = RewriterConfig.NO_MEM_OPT
+        options.layout_optimizer = options.OFF
+        options.memory_optimization = options.NO_MEM_OPT
 
     _rewrite(skip)
 
@@ -42,49 +40,21 @@ def optimise_once() -> None:
 
     The second time it finds next to nothing: 19 of the 10,355 ops of ResNet50's training step.
     """
-    from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
     def once(options: Any) -> None:
-        options.meta_optimizer_iterations = RewriterConfig.ONE
+        options.meta_optimizer_iterations = options.ONE
 
     _rewrite(once)
 
 
-def read_hlo(data: bytes) -> Any:
-    """Reads what XLA made of a function, with its buffer assignment; the proto ships as the profile's does."""
-    from tensorflow.compiler.xla.service import hlo_pb2
-
-    module = hlo_pb2.HloProto()
-    module.ParseFromString(data)
-    return module
+def refuses_to_run_one_by_one(error: Exception) -> bool:
+    """Says whether the executor that runs one op after the other refused a function, for a loop that is in it."""
+    return "Single-threaded executor" in str(error)
 
 
-def is_tf_variable(obj: Any) -> bool:
-    """Whether `obj` is TensorFlow's own variable, of which Keras's variables are wrappers."""
-    from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
-
-    return isinstance(obj, BaseResourceVariable)
-
-
-def is_compiled_function(obj: Any) -> bool:
-    """Whether `obj` is a `tf.function`."""
-    from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
-
-    return isinstance(obj, Function)
-
-
-def is_strategy(obj: Any) -> bool:
-    """Whether `obj` is a distribution strategy, the default one included."""
-    from tensorflow.python.distribute.distribute_lib import StrategyBase
-
-    return isinstance(obj, StrategyBase)
-
-
-def is_lookup_table(obj: Any) -> bool:
-    """Whether `obj` is a table of TensorFlow, as text layers have one for their vocabulary."""
-    from tensorflow.python.ops.lookup_ops import MutableHashTable, StaticHashTable
-
-    return isinstance(obj, StaticHashTable | MutableHashTable)
+def compile_options(function: Any) -> dict[str, Any]:
+    """Returns the options that a `tf.function` was made with and that its steps depend on."""
+    return {"jit_compile": function._jit_compile, "reduce_retracing": function._reduce_retracing}
 
 
 def contents_of(table: Any) -> tuple[Any, Any, str, str, Any]:
@@ -100,14 +70,12 @@ def contents_of(table: Any) -> tuple[Any, Any, str, str, Any]:
 
 
 def random_states() -> dict[str, Any]:
-    """The states of Keras's and TensorFlow's global random numbers; None for those that nobody has drawn from."""
-    from keras.src.backend.common import global_state
-    from tensorflow.python.eager import context
-    from tensorflow.python.ops import stateful_random_ops
+    """The states of Keras's and TensorFlow's global random numbers; None for those not drawn from yet."""
+    from keras.src.backend.common.global_state import get_global_attribute
 
-    keras_own = global_state.get_global_attribute("global_seed_generator")
-    generator = stateful_random_ops.global_generator
-    rng = getattr(context.context(), "_rng", None)
+    keras_own = get_global_attribute("global_seed_generator")
+    generator = _random_ops().global_generator
+    rng = _eager_seeds()
     return {
         "keras": None if keras_own is None else keras_own.state.numpy(),
         "generator": None if generator is None else generator.state.numpy(),
@@ -118,43 +86,46 @@ def random_states() -> dict[str, Any]:
 def put_back_random_states(states: dict[str, Any]) -> None:
     """Lets Keras's and TensorFlow's global random numbers go on from what `random_states` returned."""
     from keras.src.random.seed_generator import global_seed_generator
-    from tensorflow.python.eager import context
-    from tensorflow.python.ops import stateful_random_ops
 
     if states["keras"] is not None:
         global_seed_generator().state.assign(states["keras"])
     if states["generator"] is not None:
-        stateful_random_ops.get_global_generator().state.assign(states["generator"])
-    rng = getattr(context.context(), "_rng", None)
+        _random_ops().get_global_generator().state.assign(states["generator"])
+    rng = _eager_seeds()
     if states["tensorflow"] is not None and rng is not None:
         rng.setstate(states["tensorflow"])
 
 
 def global_seed() -> int | None:
-    """The seed given to `tf.random.set_seed` or `keras.utils.set_random_seed`; None where nobody gave one."""
-    from tensorflow.python.eager import context
-
-    seed: int | None = context.global_seed()
+    """The seed given to `tf.random.set_seed` or `keras.utils.set_random_seed`; None where none was given."""
+    seed: int | None = _eager().global_seed()
     return seed
 
 
-def canonical(hlo: bytes) -> bytes:
-    """Returns a serialized HLO module with its maps in order, so that equal modules have equal bytes."""
-    from tensorflow.compiler.xla.service import hlo_pb2
+def _eager() -> Any:
+    """The module with TensorFlow's one object for devices, options and seeds."""
+    from tensorflow.python.eager import context
 
-    module = hlo_pb2.HloModuleProto()
-    module.ParseFromString(hlo)
-    serialized: bytes = module.SerializeToString(deterministic=True)
-    return serialized
+    return context
+
+
+def _eager_seeds() -> Any:
+    """What draws the seeds of ops that have none, once a global seed was given; else None."""
+    return getattr(_eager().context(), "_rng", None)
+
+
+def _random_ops() -> Any:
+    from tensorflow.python.ops import stateful_random_ops
+
+    return stateful_random_ops
 
 
 def _rewrite(change: Callable[[Any], None]) -> None:
     """Changes how TensorFlow rewrites functions that are called from now on."""
-    from tensorflow.core.protobuf.config_pb2 import ConfigProto
-    from tensorflow.python.eager import context
+    import tensorflow as tf
 
-    own = context.context()
-    config = ConfigProto()
+    own = _eager().context()
+    config = tf.compat.v1.ConfigProto()
     if own._config is not None:
         config.CopyFrom(own._config)
     change(config.graph_options.rewrite_options)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from memfit.budgets.peaks import device_name
 from memfit.compat import keras_layers
+from memfit.compat.tf_runtime import refuses_to_run_one_by_one
 from memfit.estimation.optimizers import is_alone, optimizers_of
 from memfit.steps.gradients import GradientShelf
 from memfit.steps.host_arrays import HostArrays
@@ -28,8 +29,6 @@ from memfit.training.guard.events import OutOfMemory, Shortage
 from memfit.training.guard.tightening import Settings
 
 Compiled = Callable[[Any, Any], Any]
-# What refuses a function that cannot run one op after the other, as it names itself (TensorFlow 2.19, 2.21).
-_EXECUTOR = "Single-threaded executor"
 
 
 class TrainStep:
@@ -77,7 +76,7 @@ class TrainStep:
                 return self._function(data, spec)
         except tf.errors.FailedPreconditionError as error:
             # Loops of somebody's own `tf.function` that was traced before cannot run one by one; nothing has run.
-            if self._around is nullcontext or _EXECUTOR not in error.message:
+            if self._around is nullcontext or not refuses_to_run_one_by_one(error):
                 raise
             self._around = nullcontext
             return self._function(data, spec)

@@ -15,7 +15,9 @@ from typing import Any
 import keras
 import numpy as np
 
-_NOT_STATE = {"_model", "model", "params"}
+from memfit.compat.keras_training import CALLBACK_MODEL
+
+_NOT_STATE = {*CALLBACK_MODEL, "params"}
 _LARGE = 2**20
 _MADE_ANEW = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type)
 

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from memfit.compat import keras_training
@@ -72,7 +73,7 @@ class PassingSteps:
 
     def _train(self, iterator: Any) -> Any:
         if self._iterator is None:
-            keras_training.build_from_specs(self._model, iterator.element_spec)
+            keras_training.build(self._model, *keras.utils.unpack_x_y_sample_weight(iterator.element_spec))
         if iterator is not self._iterator:
             self._iterator, self._unread = iterator, 0
         # Data of unknown length ends where it ended before.

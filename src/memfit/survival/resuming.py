@@ -103,8 +103,9 @@ class Passage(keras.callbacks.CallbackList):
                 return
             if facts["batch"] > 0:
                 put_back_random_states(self._past.unpickled()["epoch_random"])
-                if self._progbar is not None:
-                    self._progbar.on_epoch_begin(epoch, logs)
+                bar = keras_training.progress_bar(self)
+                if bar is not None:
+                    bar.on_epoch_begin(epoch, logs)
                 return
             self._arrive(self._past)
             self.model.reset_metrics()  # Keras had done it before the values were put back

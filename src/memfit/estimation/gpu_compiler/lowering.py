@@ -3,11 +3,12 @@
 import math
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from memfit.budgets.isolation import run_isolated
-from memfit.compat import keras_layers, keras_training, tf_runtime
+from memfit.compat import keras_layers, keras_training, tf_profiles
 from memfit.compat.keras_optimizers import know_own_variables
 from memfit.errors import InvalidInput, ProcessDied
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
@@ -64,12 +65,16 @@ def lowered(payload: bytes, batch: int, phase: str) -> Lowered:
 
 def lower_here(payload: bytes, batch: int, phase: str) -> Lowered:
     """Does the work of `lowered`, in the process for it."""
+    import keras
+
     model, (spec, prepare) = unpacked(payload)
     know_own_variables(model.optimizer)
     model.jit_compile = True  # as on a GPU; on a CPU Keras resolves "auto" to False, and steps look at it
     if prepare is not None:
         prepare(model)
-    keras_training.build_quietly(model, spec.batch(2))
+    # A custom step may have no use for this or fail in it; then the step makes its variables itself.
+    with suppress(Exception):
+        keras_training.build(model, *keras.utils.unpack_x_y_sample_weight(spec.batch(2)))
     if phase == "train" and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     return Lowered(
@@ -77,7 +82,7 @@ def lower_here(payload: bytes, batch: int, phase: str) -> Lowered:
         weights=sum(_bytes(v.shape, v.dtype) for v in model.variables),
         optimizer=sum(_bytes(v.shape, v.dtype) for v in model.optimizer.variables) if phase == "train" else 0,
         batch_bytes=sum(_bytes(leaf.shape, leaf.dtype) for leaf in _leaves(spec.structure)),
-        layers=keras_layers.layer_names(model),
+        layers=tuple(layer.name for layer in keras_layers.all_layers(model) if layer is not model),
     )
 
 
@@ -104,7 +109,7 @@ def _hlo(body: Callable[[Any], Any], spec: Any, batch: int) -> bytes:
         return body(mapped(lambda _: next(tensors), spec.structure))
 
     function = tf.function(tf.autograph.experimental.do_not_convert(step), jit_compile=True)
-    return tf_runtime.canonical(function.experimental_get_compiler_ir(*shapes)(stage="hlo_serialized"))
+    return tf_profiles.canonical(function.experimental_get_compiler_ir(*shapes)(stage="hlo_serialized"))
 
 
 def _leaves(structure: Any) -> list[Any]:

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from memfit.compat.keras_layers import all_layers
 from memfit.compat.keras_optimizers import know_own_variables
 from memfit.compat.tf_runtime import skip_idle_passes
 from memfit.estimation.optimizers import optimizers_of
-from memfit.estimation.recording.keras_step import batch_of, body_of, build, layers_of, share_slots, step_of
+from memfit.estimation.recording.keras_step import batch_of, body_of, build, share_slots, step_of
 from memfit.estimation.recording.recording import FOLDED, Recording, Step, Variable
 from memfit.estimation.recording.sending import unpacked
 from memfit.estimation.recording.specs import Batch, Spec
@@ -116,7 +117,7 @@ def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recor
         ),
         steps=steps,
         compiled=compiled,
-        layers=tuple(layer.name for layer in layers_of(model)),
+        layers=tuple(layer.name for layer in all_layers(model) if layer is not model),
         shapes=frozenset(_shape_text(v.shape) for v in model.trainable_variables),
         seconds=_mean([trace.seconds[number] for number in recorded]),
         inputs={} if model.jit_compile else inputs_of(traced_step, data),

@@ -16,21 +16,13 @@ from typing import Any
 import cloudpickle
 
 from memfit.compat.keras_layers import is_keras_object, is_tracked_container
-from memfit.compat.tf_runtime import (
-    contents_of,
-    is_compiled_function,
-    is_lookup_table,
-    is_strategy,
-    is_tf_variable,
-)
+from memfit.compat.tf_runtime import TRACKING_ATTRIBUTES, compile_options, contents_of
 from memfit.errors import CannotTell
 
 # What Keras makes of a model's steps, and makes anew in the other process.
 _REMADE = ("train_function", "test_function", "predict_function")
 
 _FRAMES, _STACK_BYTES = 200_000, 512 * 2**20
-# TensorFlow's checkpoint tracking of a Keras object; Keras has its own, and an estimate saves nothing.
-_TENSORFLOW_TRACKING = ("_self_", "_unconditional_", "_unconditional_dependency")
 # What only a weak reference of the sender held may have no other holder here.
 _kept: list[Any] = []
 
@@ -89,15 +81,17 @@ def unpacked(data: bytes) -> tuple[Any, tuple[Any, ...]]:
 
 class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        if is_tf_variable(obj):
+        import tensorflow as tf
+
+        if isinstance(obj, tf.Variable):
             return _zeros, (tuple(obj.shape), obj.dtype.name, obj.trainable, obj.name.partition(":")[0])
-        if is_compiled_function(obj):
-            return _recompiled, (obj.python_function, obj._jit_compile, obj._reduce_retracing)
-        if is_lookup_table(obj):
+        if isinstance(obj, tf.types.experimental.PolymorphicFunction):
+            return _recompiled, (obj.python_function, compile_options(obj))
+        if isinstance(obj, tf.lookup.StaticHashTable | tf.lookup.experimental.MutableHashTable):
             return _table, contents_of(obj)
         if isinstance(obj, weakref.ReferenceType):
             return _weak, (obj(),)
-        if is_strategy(obj):
+        if isinstance(obj, tf.distribute.Strategy):
             return _default_strategy, ()
         if is_tracked_container(obj):
             return _empty, (type(obj),), (vars(obj), _items(obj)), None, None, _fill
@@ -126,7 +120,7 @@ def _by_value(obj: Any) -> tuple[Any, ...]:
     state = {
         name: None if name in _REMADE else value
         for name, value in vars(obj).items()
-        if not name.startswith(_TENSORFLOW_TRACKING)
+        if not name.startswith(TRACKING_ATTRIBUTES)  # for TensorFlow's checkpoints; nothing is saved here
     }
     return _bare, (type(obj),), state, None, None, _restore
 
@@ -190,10 +184,10 @@ def _table(keys: Any, values: Any, key_type: str, value_type: str, default: Any)
     return tf.lookup.StaticHashTable(contents, default)
 
 
-def _recompiled(function: Any, jit_compile: bool | None, reduce_retracing: bool) -> Any:
+def _recompiled(function: Any, options: dict[str, Any]) -> Any:
     import tensorflow as tf
 
-    return tf.function(function, jit_compile=jit_compile, reduce_retracing=reduce_retracing)
+    return tf.function(function, **options)
 
 
 class _KerasSettings:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from memfit.compat.keras_layers import input_structure
 from memfit.data.peeking import first_batch, is_generator
 from memfit.errors import CannotTell
 
@@ -106,7 +107,7 @@ def mapped(function: Any, structure: Any) -> Any:
 
 
 def _input_structure(model: Any) -> Any:
-    structure = getattr(model, "_inputs_struct", None)
+    structure = input_structure(model)
     if structure is None:
         structure = model.inputs
     if isinstance(structure, tuple | list) and len(structure) == 1:

@@ -11,18 +11,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memfit.compat.tf_runtime import read_xspace
-
-_ALLOCATOR = "bfc_cpu_allocator_for_gpu"  # the arena's name in TensorFlow, whatever the device
+from memfit.compat.tf_profiles import ALLOCATION, ALLOCATION_FIGURES, DEALLOCATION, read_xspace
+from memfit.compat.tf_runtime import ARENA_ALLOCATOR
 
 # Whether the memory is given back, by the event's name; and the figures of an event that are read.
-_MEMORY = {"MemoryAllocation": False, "MemoryDeallocation": True}
-_WANTED = {
-    name: position
-    for position, name in enumerate(
-        ("allocator_name", "addr", "requested_bytes", "allocation_bytes", "tf_op", "region_type", "shape")
-    )
-}
+_MEMORY = {ALLOCATION: False, DEALLOCATION: True}
+_WANTED = {name: position for position, name in enumerate(ALLOCATION_FIGURES)}
 _MARK = "memfit-mark"
 # A compiled function is numbered anew for every batch size.
 _NUMBERED = re.compile(r"^(__inference_.*)_\d+$")
@@ -140,7 +134,7 @@ def _event(
         if field_number is None:
             continue
         if field_number == 0:
-            if _text(stat, texts) != _ALLOCATOR:
+            if _text(stat, texts) != ARENA_ALLOCATOR:
                 return None
         elif field_number == 1:
             address = _number(stat)

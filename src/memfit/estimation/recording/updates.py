@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memfit.compat.keras_optimizers import optimizer_slots, slot_number, then_copied
+from memfit.compat.tf_graphs import shapes_in_resource
 
 
 def copy_updates(optimizer: Any) -> None:
@@ -139,6 +140,4 @@ def _update(graph: Any, operations: list[Any], handles: list[Any], gradient: Any
 
 def _is_large(handle: Any) -> bool:
     """Whether a resource may be one variable's: what all share is a number, such as the learning rate."""
-    data = getattr(handle, "_handle_data", None)
-    shapes = [shape_and_type.shape for shape_and_type in data.shape_and_type] if data is not None else []
-    return any(len(shape.dim) for shape in shapes)
+    return any(shape for shape in shapes_in_resource(handle))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from memfit.compat.tf_runtime import read_hlo
+from memfit.compat.tf_profiles import read_hlo
 from memfit.estimation.recording.specs import Batch, Spec, mapped
 from memfit.estimation.recording.trace import Event
 

@@ -8,9 +8,10 @@ would have got for the whole batch.
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from memfit.compat import keras_layers
+from memfit.compat.keras_layers import all_layers
 from memfit.errors import InvalidInput
 
 
@@ -80,7 +81,8 @@ class Accumulators:
 
     def _with_rows(self, weights: Sequence[Any]) -> list[Any]:
         if self._rowed is None:  # only a guess, which `add` puts right
-            self._rowed = {id(weight) for weight in keras_layers.embeddings(self._model)}
+            layers = [layer for layer in all_layers(self._model) if isinstance(layer, keras.layers.Embedding)]
+            self._rowed = {id(weight) for layer in layers for weight in layer.trainable_weights}
         return [weight for weight in weights if id(weight) in self._rowed]
 
     def _dense(self, weights: Sequence[Any]) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from memfit.compat.tf_graphs import is_concrete_function, is_eager_tensor
 from memfit.sizes import Size
 
 # Growth in each of so many epochs in a row is a leak; the first epoch, which traces and fills caches, is left out.
@@ -87,7 +88,7 @@ def census() -> Census:
     tensors: dict[int, int] = {}
     functions = 0
     for thing in objects:
-        if type(thing).__name__ == "ConcreteFunction":
+        if is_concrete_function(thing):
             functions += 1
         elif isinstance(thing, list | tuple | set):
             _weigh(thing, arrays, tensors)
@@ -110,7 +111,7 @@ def _weigh(things: Iterable[Any], arrays: dict[int, int], tensors: dict[int, int
             # A view holds its base, whatever part of it the view shows.
             base = thing if thing.base is None or not isinstance(thing.base, np.ndarray) else thing.base
             arrays[id(base)] = base.nbytes
-        elif kind.__name__ == "EagerTensor":
+        elif is_eager_tensor(thing):
             tensors[id(thing)] = thing.dtype.size * (thing.shape.num_elements() or 0)
 
 
