@@ -21,23 +21,16 @@ class Architecture:
         cores: Units for float32 in a streaming multiprocessor.
         threads: Resident threads of one.
         shared: Its shared memory in KiB; a block may opt in to 1 KiB less, before Ampere to all of it.
-        bfloat16: Whether its tensor cores multiply bfloat16.
     """
 
     cores: int
     threads: int
     shared: int
-    bfloat16: bool = True
-
-    @property
-    def shared_of_block(self) -> int:
-        """The KiB of shared memory that one block may opt in to."""
-        return self.shared - 1 if self.bfloat16 else self.shared
 
 
 ARCHITECTURES = {
-    "7.0": Architecture(64, 2048, 96, bfloat16=False),
-    "7.5": Architecture(64, 1024, 64, bfloat16=False),
+    "7.0": Architecture(64, 2048, 96),
+    "7.5": Architecture(64, 1024, 64),
     "8.0": Architecture(64, 2048, 164),
     "8.6": Architecture(128, 1536, 100),
     "8.9": Architecture(128, 1536, 100),
@@ -45,6 +38,11 @@ ARCHITECTURES = {
     "10.0": Architecture(128, 2048, 228),
     "12.0": Architecture(128, 1536, 100),
 }
+
+
+def has_bfloat16(compute_capability: str) -> bool:
+    """Says whether the tensor cores of a compute capability multiply bfloat16: from Ampere (8.0) on they do."""
+    return int(compute_capability.partition(".")[0]) >= 8
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class Specs:
 
     def flops(self, dtype: str) -> float:
         """Peak operations a second of products in a type, with TF32 for float32 as TensorFlow has it by default."""
-        if dtype == "f16" or (dtype == "bf16" and self.architecture.bfloat16):
+        if dtype == "f16" or (dtype == "bf16" and has_bfloat16(self.compute_capability)):
             return self.fp16_tflops * 1e12
         if dtype == "f32" and self.tf32_tflops is not None:
             return self.tf32_tflops * 1e12
@@ -93,13 +91,14 @@ class Specs:
         """The GpuTargetConfigProto, as text, that XLA compiles for."""
         major, minor = self.compute_capability.split(".")
         chip = self.architecture
+        shared_of_block = chip.shared - 1 if int(major) >= 8 else chip.shared
         # From compute capability 9 on, frameworks compile for the accelerated feature set.
         features = " feature_extension: ACCELERATED_FEATURES" if int(major) >= 9 else ""
         return f"""
 gpu_device_info {{
   threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: {chip.threads}
   shared_memory_per_block: {48 * _KIB} shared_memory_per_core: {chip.shared * _KIB}
-  shared_memory_per_block_optin: {chip.shared_of_block * _KIB}
+  shared_memory_per_block_optin: {shared_of_block * _KIB}
   core_count: {self.sms} fpus_per_core: {chip.cores}
   block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
   thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
@@ -125,7 +124,7 @@ def all_specs() -> Iterator[Specs]:
     """Yields the specifications in memfit's files and then those in the user's folder.
 
     Raises:
-        InvalidInput: If a file of the user's folder is none.
+        InvalidInput: If a file of the user's folder is invalid.
     """
     for folder in (_OWN, user_folder()):
         if folder.is_dir():

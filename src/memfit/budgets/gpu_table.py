@@ -1,13 +1,20 @@
 """Common GPUs and the memory a program can use on them."""
 
 import difflib
+import re
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 
-from memfit.budgets.device_specs import Specs, all_specs, user_folder
+from memfit.budgets.device_specs import Specs, all_specs, has_bfloat16, user_folder
 from memfit.errors import InvalidInput
 from memfit.sizes import Size
 
 _MIB = 2**20
+_MEMORY_ONLY = Path(__file__).with_name("memory_only_gpus.toml")
+# Words in the driver's names that tell cards of one name and memory apart, such as "Tesla V100-SXM2-16GB".
+_VARIANT = re.compile(r"nvidia|geforce|tesla|gpu|sxm\d?|pcie|hbm\w*")
+_MEMORY_WORD = re.compile(r"(\d+)gb")
 # What a CUDA context with cuDNN and cuBLAS loaded takes before the first tensor: a guess, meant to be on the safe
 # side. There was no GPU here to measure it on, and no source was checked.
 CONTEXT = 800 * _MIB
@@ -18,11 +25,24 @@ _WORKSPACE_PART = 0.05
 
 @dataclass(frozen=True)
 class GPU:
-    """A GPU model: its name, the MiB of memory its driver reports, and what it is made of where that is known."""
+    """A GPU model.
+
+    Attributes:
+        name: What people call it.
+        mib: The MiB of memory that its driver reports.
+        compute_capability: Such as "8.6".
+        specs: Its specifications, where they are known.
+    """
 
     name: str
     mib: int
+    compute_capability: str
     specs: Specs | None = None
+
+    @property
+    def bfloat16(self) -> bool:
+        """Whether its tensor cores multiply bfloat16."""
+        return has_bfloat16(self.compute_capability)
 
     @property
     def usable(self) -> Size:
@@ -34,73 +54,38 @@ class GPU:
         return int(peak * _WORKSPACE_PART)
 
 
-# GPUs of which only the memory is known here, as nvidia-smi shows it; from memory, not read off the cards. Those
-# that can be compiled for have a file in devices/.
-_MIB_OF = {
-    "GTX 1060": 6144,
-    "GTX 1070": 8192,
-    "GTX 1080": 8192,
-    "GTX 1080 Ti": 11264,
-    "GTX 1650": 4096,
-    "GTX 1660": 6144,
-    "GTX 1660 Ti": 6144,
-    "RTX 2060": 6144,
-    "RTX 2070": 8192,
-    "RTX 2080": 8192,
-    "RTX 3050": 8192,
-    "RTX 3060 Ti": 8192,
-    "RTX 3070": 8192,
-    "RTX 3070 Ti": 8192,
-    "RTX 3080 Ti": 12288,
-    "RTX 3090 Ti": 24564,
-    "RTX 4060": 8188,
-    "RTX 4060 Ti": 8188,
-    "RTX 4070 Ti": 12282,
-    "RTX 5060": 8151,
-    "RTX 5070": 12227,
-    "RTX 5080": 16303,
-    "RTX 4000 Ada": 20475,
-    "RTX 6000 Ada": 49140,
-    "RTX A4000": 16376,
-    "RTX A5000": 24564,
-    "RTX A6000": 49140,
-    "Tesla K80": 11441,
-    "Tesla P4": 7611,
-    "Tesla P40": 22919,
-    "Tesla P100": 16276,
-    "A10": 23028,
-    "A16": 15356,
-    "A30": 24576,
-    "A40": 46068,
-    "L40": 46068,
-}
-
-
-def gpus() -> tuple[GPU, ...]:
-    """Returns all GPUs that are known, those with specifications first; a user's file goes before memfit's own."""
-    described = {_plain(specs.name): GPU(specs.name, specs.memory_mib, specs) for specs in all_specs()}
-    return (
-        *described.values(),
-        *(GPU(name, mib) for name, mib in _MIB_OF.items() if _plain(name) not in described),
+def known_gpus() -> tuple[GPU, ...]:
+    """Returns all GPUs in the table, those with specifications first; a user's file goes before memfit's own."""
+    specified = {
+        _key(specs.name): GPU(specs.name, specs.memory_mib, specs.compute_capability, specs)
+        for specs in all_specs()
+    }
+    others = (
+        GPU(name, card["memory_mib"], card["compute_capability"])
+        for name, card in tomllib.loads(_MEMORY_ONLY.read_text()).items()
     )
+    return (*specified.values(), *(card for card in others if _key(card.name) not in specified))
 
 
 def gpu(name: str) -> GPU:
-    """Returns the GPU of that name.
+    """Returns the GPU of that name, in any usual spelling: "t4", "RTX-3060", "Tesla V100-SXM2-16GB".
 
     Raises:
-        InvalidInput: If there is none in the table; it suggests the nearest.
+        InvalidInput: If the table has no such GPU, or several; it suggests the nearest.
     """
-    known = {_plain(card.name): card for card in gpus()}
-    plain = _plain(name)
-    if plain in known:
-        return known[plain]
-    ends = [card for key, card in known.items() if key.endswith(plain) or key.startswith(plain)]
-    if len(ends) == 1 and plain:
-        return ends[0]
-    near = [known[key].name for key in difflib.get_close_matches(plain, known, n=3, cutoff=0.4)]
-    near = [card.name for card in ends] or near
-    suggestion = f"Did you mean {', '.join(near)}? Otherwise" if near else "See `memfit devices`, or"
+    known = {_key(card.name): card for card in known_gpus()}
+    key = _key(name)
+    if key in known:
+        return known[key]
+    matches = [card for other, card in known.items() if other.endswith(key) or other.startswith(key)]
+    matches = matches or _match_with_memory(name, known)
+    if len(matches) == 1 and key:
+        return matches[0]
+    close = difflib.get_close_matches(key, known, n=3, cutoff=0.4)
+    suggested = [card.name for card in matches] or [known[other].name for other in close]
+    suggestion = (
+        f"Did you mean {', '.join(suggested)}? Otherwise" if suggested else "See `memfit devices`, or"
+    )
     raise InvalidInput(
         "That GPU is not in memfit's table",
         received=name,
@@ -115,12 +100,29 @@ def nearest(card: GPU) -> str | None:
     own = float(card.specs.compute_capability)
     others = [
         (abs(float(other.specs.compute_capability) - own), abs(other.mib - card.mib), other.name)
-        for other in gpus()
+        for other in known_gpus()
         if other.specs is not None and float(other.specs.compute_capability) != own
     ]
     return min(others)[2] if others else None
 
 
-def _plain(name: str) -> str:
-    words = name.lower().replace("-", " ").replace("_", " ").split()
-    return "".join(word for word in words if word not in {"nvidia", "geforce", "tesla", "gpu"})
+def _match_with_memory(name: str, known: dict[str, GPU]) -> list[GPU]:
+    """Returns the card that a name with its memory means, such as "H100 80GB", if it has that much."""
+    *words, last = _words(name) or [""]
+    gigabytes = _MEMORY_WORD.fullmatch(last)
+    card = known.get("".join(words))
+    if (
+        gigabytes is None
+        or card is None
+        or abs(card.mib / 1024 - int(gigabytes[1])) > 0.1 * int(gigabytes[1])
+    ):
+        return []
+    return [card]
+
+
+def _key(name: str) -> str:
+    return "".join(_words(name))
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.split(r"[\s_-]+", name.lower()) if word and not _VARIANT.fullmatch(word)]

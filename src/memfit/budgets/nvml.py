@@ -2,11 +2,13 @@
 
 import importlib
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from memfit.budgets.memory import Memory
 from memfit.sizes import Size
+
+_Value = TypeVar("_Value")
 
 
 def gpus(environment: Mapping[str, str] = os.environ, library: Any = None) -> list[Memory]:
@@ -19,6 +21,18 @@ def gpus(environment: Mapping[str, str] = os.environ, library: Any = None) -> li
     Returns:
         One entry a GPU; an empty list where there is no driver.
     """
+    return _ask(_memory, environment, library)
+
+
+def compute_capabilities(environment: Mapping[str, str] = os.environ, library: Any = None) -> list[str]:
+    """Returns the compute capabilities, such as "8.6", of the GPUs that CUDA would show this process."""
+    return _ask(_compute_capability, environment, library)
+
+
+def _ask(
+    question: Callable[[int, Any, Any], _Value], environment: Mapping[str, str], library: Any
+) -> list[_Value]:
+    """Returns the answer for each visible GPU; an empty list where there is no driver."""
     if library is None:
         library = importlib.import_module("pynvml")
     try:
@@ -30,7 +44,7 @@ def gpus(environment: Mapping[str, str] = os.environ, library: Any = None) -> li
         handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
         ids = [_text(library.nvmlDeviceGetUUID(handle)) for handle in handles]
         chosen = _visible(environment.get("CUDA_VISIBLE_DEVICES"), ids)
-        return [_memory(position, handles[index], library) for position, index in enumerate(chosen)]
+        return [question(position, handles[index], library) for position, index in enumerate(chosen)]
     except library.NVMLError:
         return []
     finally:
@@ -59,6 +73,11 @@ def _memory(position: int, handle: Any, library: Any) -> Memory:
     info = library.nvmlDeviceGetMemoryInfo(handle)
     name = _text(library.nvmlDeviceGetName(handle))
     return Memory(f"GPU:{position} {name}", Size(int(info.total)), Size(int(info.free)), "NVML")
+
+
+def _compute_capability(position: int, handle: Any, library: Any) -> str:
+    major, minor = library.nvmlDeviceGetCudaComputeCapability(handle)
+    return f"{major}.{minor}"
 
 
 def _text(value: str | bytes) -> str:

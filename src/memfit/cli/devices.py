@@ -20,13 +20,13 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from memfit.budgets.device_specs import user_folder
-    from memfit.budgets.gpu_table import gpus
+    from memfit.budgets.gpu_table import known_gpus
     from memfit.estimation.gpu_compiler.installed import compiler_version
     from memfit.estimation.gpu_compiler.refusal import NotCompiled
     from memfit.sizes import Size
     from memfit.tables import table
 
-    cards = gpus()
+    cards = known_gpus()
     if args.json:
         rows = [
             {"name": card.name, "memory_mib": card.mib, "specs": card.specs and asdict(card.specs)}

@@ -1,0 +1,73 @@
+"""What an optimizer keeps beside the weights, seen by building it on small stand-ins for them."""
+
+import inspect
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from memfit.sizes import Size
+
+# The dimensions of a stand-in have different sizes: a slot's dimensions are recognised by them.
+_SIZES = (2, 3, 5, 7, 11, 13, 17)
+
+
+def list_optimizers() -> dict[str, Any]:
+    """Returns Keras's optimizers by name, without those that need another optimizer to be made."""
+    import keras
+
+    return {
+        name: value
+        for name, value in vars(keras.optimizers).items()
+        if inspect.isclass(value)
+        and issubclass(value, keras.optimizers.Optimizer)
+        and all(
+            parameter.default is not parameter.empty or parameter.kind is parameter.VAR_KEYWORD
+            for parameter in inspect.signature(value).parameters.values()
+        )
+    }
+
+
+def kept_by(optimizer: Any, weights: Iterable[Any]) -> Size:
+    """Returns the bytes that an optimizer keeps for weights: moments, velocities, averages, accumulators.
+
+    The few bytes that do not grow with the weights (its step counter, its learning rate) are not counted. Copies
+    are built; the optimizer itself stays as it is.
+
+    Args:
+        optimizer: An optimizer, for its settings, or a class of optimizers, for its defaults.
+        weights: The trained Keras variables.
+
+    Example:
+        >>> import keras
+        >>> kept_by(keras.optimizers.Lion, [keras.Variable(keras.ops.zeros((1024, 512)))])
+        Size('2.0 MiB')
+    """
+    slots: dict[tuple[int, str, str], list[tuple[tuple[int, ...], int]]] = {}
+    total = 0
+    for weight in weights:
+        # Muon keeps less for a matrix than for an embedding, which it tells by the name.
+        kind = (len(weight.shape), str(weight.dtype), weight.name)
+        if kind not in slots:
+            slots[kind] = _build_slots(optimizer, *kind)
+        for dimensions, itemsize in slots[kind]:
+            total += itemsize * math.prod(weight.shape[dimension] for dimension in dimensions)
+    return Size(total)
+
+
+def _build_slots(optimizer: Any, rank: int, dtype: str, name: str) -> list[tuple[tuple[int, ...], int]]:
+    """Returns the slots of one weight: which of the weight's dimensions each has, and the bytes of a value."""
+    import keras
+    import tensorflow as tf
+
+    copy: Any
+    if inspect.isclass(optimizer):
+        copy = optimizer(name="copy")  # a name of its own, because Keras counts the unnamed ones
+    else:
+        copy = type(optimizer).from_config(optimizer.get_config())
+    sizes = _SIZES[:rank]
+    copy.build([keras.Variable("zeros", sizes, dtype, name=name)])
+    return [
+        (tuple(sizes.index(size) for size in slot.shape), tf.as_dtype(slot.dtype).size)
+        for slot in copy.variables
+        if len(slot.shape)
+    ]
