@@ -59,11 +59,9 @@ def _build_slots(optimizer: Any, rank: int, dtype: str, name: str) -> list[tuple
     import keras
     import tensorflow as tf
 
-    copy: Any
-    if inspect.isclass(optimizer):
-        copy = optimizer(name="copy")  # a name of its own, because Keras counts the unnamed ones
-    else:
-        copy = type(optimizer).from_config(optimizer.get_config())
+    is_class = inspect.isclass(optimizer)
+    # A class gets a name, because Keras counts the unnamed ones.
+    copy = optimizer(name="copy") if is_class else type(optimizer).from_config(optimizer.get_config())
     sizes = _SIZES[:rank]
     copy.build([keras.Variable("zeros", sizes, dtype, name=name)])
     return [
