@@ -64,7 +64,7 @@ def figures(case: Case) -> list[dict[str, Any]]:
             {
                 "case": case.label,
                 "batch": batch,
-                "recorded": list(first.recorded),
+                "recorded": first.to_json()["recorded_batches"],
                 "predicted": peak,
                 "measured": truth,
                 "error": peak / truth - 1,

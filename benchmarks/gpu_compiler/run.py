@@ -28,9 +28,9 @@ from memfit.estimation.estimating import estimate
 from memfit.estimation.gpu_compiler.cache import remembered
 from memfit.estimation.gpu_compiler.compiled import Compiled
 from memfit.estimation.gpu_compiler.curve import Curve
-from memfit.estimation.gpu_compiler.estimate import CompiledEstimate, Parts
 from memfit.estimation.gpu_compiler.installed import compiler_version
 from memfit.estimation.gpu_compiler.lowering import Lowered, lowered
+from memfit.estimation.gpu_compiler.source import CompiledSource, CompiledStep, Parts
 from memfit.estimation.recording.sending import packed
 from memfit.estimation.recording.specs import spec_of
 from memfit.tables import table
@@ -104,7 +104,7 @@ class Training:
             self.lowered[lever, batch] = lowered(payload, batch, "train")
         return self.lowered[lever, batch]
 
-    def estimate(self, lever: Lever, batch: int, target: str) -> CompiledEstimate:
+    def estimate(self, lever: Lever, batch: int, target: str) -> CompiledStep:
         """The estimate that `memfit.estimate(device=...)` gives, with each step lowered once for all targets."""
         card = gpu(target)
         specs = card.specs
@@ -118,7 +118,7 @@ class Training:
 
         facts = self.hlo(lever, batch)
         parts = Parts(facts.weights, facts.optimizer, facts.batch_bytes, facts.layers, "adam")
-        return CompiledEstimate(batch, "train", self.version, card, parts, Curve(compile_at, specs))
+        return CompiledSource(self.version, card, parts, Curve(compile_at, specs)).at(batch)
 
 
 def step_row(training: Training, target: str, step: str) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def step_row(training: Training, target: str, step: str) -> dict[str, Any]:
         "arguments": int(figures.arguments),
         "temporaries": int(figures.temporaries),
         "needed": int(est.needed),
-        "roofline_ms": 1000 * est.seconds,
+        "roofline_ms": 1000 * est.step_time,
         "wall_seconds": time.perf_counter() - begin,
     }
 
@@ -166,7 +166,7 @@ def largest_row(training: Training, target: str) -> dict[str, Any]:
     if case.micro_batches:
         # Any batch fits in micro-batches but for its own bytes, so one is checked, not the largest looked for.
         parts = training.estimate(stock // 2, 4 * stock, target)
-        row |= {"memfit": 4 * stock if parts.fits(memory) else 0, "lever": "micro-batches, at least"}
+        row |= {"memfit": 4 * stock if parts.needs_at_most(memory) else 0, "lever": "micro-batches, at least"}
     else:
         first = known.get("memfit") or _TIMES * stock
         found = largest(lambda batch: training.estimate(0.0, batch, target), memory, first)
@@ -176,7 +176,7 @@ def largest_row(training: Training, target: str) -> dict[str, Any]:
 
 
 def largest(
-    estimate_at: Callable[[int], CompiledEstimate], memory: int, batch: int, beyond: float = 1.0
+    estimate_at: Callable[[int], CompiledStep], memory: int, batch: int, beyond: float = 1.0
 ) -> dict[str, Any]:
     """The largest batch found to fit, the smallest above it found not to, and the part of the memory each needs.
 

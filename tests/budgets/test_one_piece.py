@@ -10,6 +10,7 @@ from memfit.estimation.estimate import Estimate
 from memfit.estimation.replay.allocator import BFC, OutOfMemory
 from memfit.estimation.replay.capped import completes, peak_under
 from memfit.estimation.replay.played import Played
+from memfit.estimation.replay.recorded import RecordedSource
 from memfit.estimation.replay.script import Allocation, Script
 from memfit.sizes import Size
 
@@ -19,7 +20,7 @@ SIZES, ARENA = (10 * MIB, 18 * MIB), 32 * MIB
 
 
 def estimate_of(script: Script) -> Estimate:
-    return Estimate(1, "train", "by hand", script, Size(0), (1,))
+    return Estimate(1, "train", RecordedSource(script, "by hand", 0, (1,)))
 
 
 def _second_fits(in_one_piece: bool) -> bool:
@@ -68,7 +69,7 @@ def test_the_optimizer_state_of_a_fresh_model_lies_in_the_piece() -> None:
     script = Script(allocations, 2, frozenset(), (), order=(2, -3), ends=(0, 2), threads=(0, 0))
     for first, fits in ((True, True), (False, False)):
         est = estimate_of(script).in_one_piece(before_the_optimizer=first)
-        assert completes(Played(est.script, 1), ARENA) == fits
+        assert completes(Played(est.made_from.script, 1), ARENA) == fits
 
 
 def _peak_after_taking() -> tuple[int, int]:

@@ -17,6 +17,7 @@ from memfit.errors import InvalidInput, ProcessDied
 from memfit.estimation import estimating
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.replay.naming import KINDS
+from memfit.estimation.replay.recorded import RecordedSource
 from memfit.estimation.replay.script import Allocation, Script
 
 BATCH = 64
@@ -89,7 +90,7 @@ def test_the_peak_is_the_one_that_is_measured(est):
     # In one process of some the few large ops of so small a model run in another order, and it peaks 20% higher.
     measured = sorted(isolated(_measured, _cnn, BATCH, memory="4GiB") for _ in range(3))[1]
     assert est.peak == pytest.approx(measured, rel=0.1)
-    assert max(est.recorded) <= BATCH / 4
+    assert max(est.to_json()["recorded_batches"]) <= BATCH / 4
 
 
 def _dense() -> Any:
@@ -168,12 +169,13 @@ def _at_large_batches(happens: Callable[[], None]) -> Callable[[Any], None]:
     ids=["fails", "crashes", "takes too long"],
 )
 def test_where_xla_does_not_compile_a_batch_a_smaller_one_is_a_way_out(compiled, monkeypatch, happens, why):
-    monkeypatch.setattr(estimating, "_COMPILE_SECONDS", 12.0)
+    if "in 12 s" in why:  # the others say so themselves, however long a busy machine takes
+        monkeypatch.setattr(estimating, "_COMPILE_SECONDS", 12.0)
     est = memfit.estimate(_dense(), batch_size=512, prepare=_at_large_batches(happens))
     assert f"compiled by XLA for batch 32 because the batch asked about did not compile {why}" in est.source
     assert est.peak == pytest.approx(compiled.peak, rel=0.1)
-    assert 0 <= est.doubt < 0.05
-    assert est.margin > est.doubt
+    assert 0 <= est.made_from.doubt < 0.05
+    assert est.margin > est.made_from.doubt
 
 
 def test_the_first_step_is_one_of_the_five():
@@ -190,7 +192,7 @@ def test_the_first_step_is_one_of_the_five():
         ends=tuple(range(0, 17, 2)),
         threads=(0,) * 16,
     )
-    est = Estimate(1, "train", "", script=script, weights=memfit.Size(0), recorded=(1,))
+    est = Estimate(1, "train", RecordedSource(script, "", 0, (1,)))
     assert est.peak == 2**20
     assert est.spread == (2**18, 2**18)
 

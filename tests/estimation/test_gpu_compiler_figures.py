@@ -10,14 +10,15 @@ import pytest
 from memfit.budgets.device_specs import all_specs, user_folder
 from memfit.budgets.gpu_table import gpu
 from memfit.errors import InvalidInput
+from memfit.estimation.estimate import Estimate
 from memfit.estimation.gpu_compiler.cache import cache_folder, remembered
 from memfit.estimation.gpu_compiler.compiled import Compiled, Kernel, Living
 from memfit.estimation.gpu_compiler.curve import Curve
-from memfit.estimation.gpu_compiler.estimate import CompiledEstimate, Parts
 from memfit.estimation.gpu_compiler.memory_map import read as read_memory
 from memfit.estimation.gpu_compiler.module_text import read
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
 from memfit.estimation.gpu_compiler.roofline import least_seconds
+from memfit.estimation.gpu_compiler.source import CompiledSource, Parts
 
 MIB = 2**20
 # Cut down from what XLA prints for an A100: a convolution and its filter's gradient by cuDNN, a product by cuBLAS,
@@ -153,7 +154,7 @@ class Compiler:
 def estimate(compiler, batch):
     card = gpu("A100 40GB")
     parts = Parts(60 * MIB, 40 * MIB, MIB, ("conv",), "adam")
-    return CompiledEstimate(batch, "train", "compiled", card, parts, Curve(compiler, card.specs))
+    return Estimate(batch, "train", CompiledSource("compiled", card, parts, Curve(compiler, card.specs)))
 
 
 def test_parts_of_a_compiled_estimate_add_up_and_unknown_ones_are_in_what_it_needs():

@@ -6,9 +6,9 @@ import pytest
 
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.replay.played import Played
+from memfit.estimation.replay.recorded import RecordedSource
 from memfit.estimation.replay.replay import Replay
 from memfit.estimation.replay.script import Allocation, Script
-from memfit.sizes import Size
 
 MIB = 2**20
 
@@ -111,7 +111,7 @@ def test_a_run_of_many_thousand_ops_has_fewer_steps():
 def test_the_margin_is_larger_where_orders_of_ops_differ():
     def margin(heights: list[int]) -> float:
         script = _script([[(height * MIB, 0)] for height in heights])
-        return Estimate(8, "train", "", script, Size(0), (2, 4)).margin
+        return Estimate(8, "train", RecordedSource(script, "", 0, (2, 4))).margin
 
     steady, varied = [100] * 16, [100] + [90] * 14 + [140]
     assert 0.03 <= margin(steady) < 0.05

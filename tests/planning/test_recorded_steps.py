@@ -29,6 +29,11 @@ class Line:
     def fits(self, memory: int) -> bool:
         return self.peak <= self.limit <= memory and self.batch_size not in self.unlucky
 
+    compiled = False
+
+    def sketch(self, size: int) -> Any:
+        return self.at(size)
+
     def at(self, size: int) -> Any:
         self.replayed += 1
         return replace(self, batch_size=size)

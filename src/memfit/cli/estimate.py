@@ -18,7 +18,6 @@ from memfit.errors import InvalidInput
 
 if TYPE_CHECKING:
     from memfit.estimation.estimate import Estimate
-    from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
     from memfit.sizes import Size
 
 
@@ -38,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Estimates and prints; says whether it fits where a memory or a device is named."""
     from memfit.budgets.gpu_table import gpu
-    from memfit.estimation.estimate import Estimate
     from memfit.estimation.estimating import estimate
     from memfit.reporting.console import working
     from memfit.sizes import Size
@@ -53,16 +51,10 @@ def run(args: argparse.Namespace) -> int:
     compiling = f"Asking the compiler for {args.device}, or recording a few small steps"
     with working(compiling if args.device else "Recording a few small steps"), failures_of(args.target):
         est = estimate(model, batch, data=data, device=args.device)
-    fits = memory is None or est.fits(memory)
+    fits = memory is None or bool(est.fits(memory))
     with working("Looking for the largest batch"):
         largest = None if memory is None else est.max_batch(memory)
     if args.html is not None:
-        if not isinstance(est, Estimate):
-            raise InvalidInput(
-                "A timeline comes from a recording, and the compiler's figures have none",
-                received=f"--html {args.html} --device {args.device!r}",
-                remedy="Leave out --device or --html",
-            )
         est.plot(args.html, memory=memory)
     if args.json:
         print(json.dumps(_json(est, memory, fits, largest, args.phases), indent=2))
@@ -73,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _json(
-    est: "Estimate | CompiledEstimate", memory: "Size | None", fits: bool, largest: int | None, phases: bool
+    est: "Estimate", memory: "Size | None", fits: bool, largest: int | None, phases: bool
 ) -> dict[str, Any]:
     found = est.to_json()
     if memory is not None:
@@ -85,7 +77,7 @@ def _json(
 
 def _print_rest(
     args: argparse.Namespace,
-    est: "Estimate | CompiledEstimate",
+    est: "Estimate",
     memory: "Size | None",
     fits: bool,
     largest: int | None,

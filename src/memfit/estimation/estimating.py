@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, overload
+from typing import Any
 
 from memfit.budgets.arena import arena_environment
 from memfit.budgets.gpu_table import gpu
@@ -11,7 +11,6 @@ from memfit.budgets.isolation import run_isolated
 from memfit.errors import CannotTell, InvalidInput, ProcessDied
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.gpu_compiler.asking import compiled_estimate, doubt
-from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
 from memfit.estimation.optimizers import optimizers_of
 from memfit.estimation.recording.prepared import Prepare
@@ -19,40 +18,15 @@ from memfit.estimation.recording.record import record
 from memfit.estimation.recording.recording import Recording
 from memfit.estimation.recording.sending import packed
 from memfit.estimation.recording.specs import spec_of
-from memfit.estimation.replay.naming import Names
+from memfit.estimation.replay.recorded import RecordedSource
 from memfit.estimation.replay.replay import no_collection
 from memfit.estimation.replay.script import script_of
-from memfit.sizes import Size
 
 # A quarter of the batch asked about shows what depends on it, and the order in which ops of that size run; what a
 # step of it would take too long for is left out while recording.
 _LARGEST_RECORDED = 64
 # XLA takes 20 s for a network of a hundred layers on two cores, and has two batch sizes to compile it for.
 _COMPILE_SECONDS = 120.0
-
-
-@overload
-def estimate(
-    model: Any,
-    batch_size: int,
-    *,
-    data: Any = None,
-    device: None = None,
-    prepare: Prepare | None = None,
-    when_copied: Callable[[], Any] | None = None,
-) -> Estimate: ...
-
-
-@overload
-def estimate(
-    model: Any,
-    batch_size: int,
-    *,
-    data: Any = None,
-    device: str | None,
-    prepare: Prepare | None = None,
-    when_copied: Callable[[], Any] | None = None,
-) -> Estimate | CompiledEstimate: ...
 
 
 def estimate(
@@ -63,7 +37,7 @@ def estimate(
     device: str | None = None,
     prepare: Prepare | None = None,
     when_copied: Callable[[], Any] | None = None,
-) -> Estimate | CompiledEstimate:
+) -> Estimate:
     """Predicts the peak memory of training a model, from a few small steps in another process.
 
     The model is copied, without its weights' values, into an isolated process that records every allocation of some
@@ -129,18 +103,15 @@ def estimate(
         with no_collection():
             recording = _recorded(payload, largest, batch_size, phase, jit=bool(model.jit_compile))
             script = script_of(recording, *optimizers)
-        return Estimate(
-            batch_size=batch_size,
-            phase=phase,
-            source=_source(recording) + not_compiled,
-            script=script,
-            weights=Size(sum(v.bytes for v in recording.variables if v.kind == "weights")),
-            recorded=recording.batches,
+        source = RecordedSource(
+            script,
+            _source(recording) + not_compiled,
+            weights=sum(v.bytes for v in recording.variables if v.kind == "weights"),
+            batches=recording.batches,
             doubt=max((step.doubt * batch_size / step.batch for step in recording.compiled), default=0.0),
-            seconds=_seconds(recording, optimizers),
             device=card,
-            others=others,
         )
+        return Estimate(batch_size, phase, source, others)
 
     return phase_estimate("train", _Once(partial(phase_estimate, others=None)))
 
@@ -178,15 +149,6 @@ def _recorded(payload: bytes, largest: int, target: int, phase: str, *, jit: boo
     except ProcessDied as died:
         failure = f"({died.signal.name if died.signal is not None else f'exit code {died.exit_code}'})"
     return run((payload, largest, failure, phase))
-
-
-def _seconds(recording: Recording, optimizers: list[str]) -> dict[tuple[str, str], float]:
-    names = Names(recording.layers, *optimizers)
-    sums: dict[tuple[str, str], float] = {}
-    for op, seconds in recording.seconds.items():
-        key = (names.layer(op), names.phase(op))
-        sums[key] = sums.get(key, 0.0) + seconds
-    return sums
 
 
 def _source(recording: Recording) -> str:

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from memfit.estimation.estimate import Estimate
 from memfit.estimation.recording.prepared import Around, Prepare
 from memfit.planning.candidates import Way
-from memfit.planning.recorded_steps import AnyEstimate
 
 _SECONDS_BETWEEN_LOOKS = 0.02
-Start = Callable[[Prepare, Callable[[], None]], AnyEstimate]
+Start = Callable[[Prepare, Callable[[], None]], Estimate]
 Compute = Callable[[Any, Way], Around | None]
 
 
@@ -59,7 +59,7 @@ class EarlyRecording:
             file.with_suffix(".new").write_bytes(pickle.dumps(way))
             file.with_suffix(".new").rename(file)
 
-    def result(self) -> AnyEstimate:
+    def result(self) -> Estimate:
         """Waits for the recording."""
         try:
             return self._recording.result()

@@ -11,7 +11,7 @@ from memfit.estimation.recording.prepared import Around, Prepare
 from memfit.planning.candidates import Way
 from memfit.planning.early_recording import EarlyRecording
 from memfit.planning.plan import Plan
-from memfit.planning.recorded_steps import PARTS_RECORDED, AnyEstimate
+from memfit.planning.recorded_steps import PARTS_RECORDED
 from memfit.planning.search import search
 
 # Steps are recorded at a quarter of the batch they are for: larger ones take longer and show no more.
@@ -76,7 +76,7 @@ class _StepRecorder:
         self._early: EarlyRecording | None = None
         self._early_batch = 0
 
-    def __call__(self, way: Way, size: int) -> AnyEstimate:
+    def __call__(self, way: Way, size: int) -> Estimate:
         batch = self._batch(PARTS_RECORDED * size if way.in_parts else size)
         if self._early is not None and self._serves(batch):
             early, self._early = self._early, None
@@ -116,7 +116,7 @@ class _StepRecorder:
 
     def _estimate(
         self, batch: int, prepare: Prepare, when_copied: Callable[[], None] | None = None
-    ) -> AnyEstimate:
+    ) -> Estimate:
         found = estimate(
             self._model,
             batch,
@@ -125,8 +125,6 @@ class _StepRecorder:
             device=self._device,
             when_copied=when_copied,
         )
-        if not isinstance(found, Estimate):
-            return found
         # As `fit` runs a planned step in an arena (`one_piece.py`), and as a GPU's allocator has its memory anyway.
         return found.in_one_piece(before_the_optimizer=not self._model.optimizer.built)
 

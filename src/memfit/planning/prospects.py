@@ -8,14 +8,14 @@ from typing import Any
 
 from memfit.budgets.nvml import gpus
 from memfit.errors import InvalidInput
+from memfit.estimation.estimate import Estimate
 from memfit.estimation.estimating import estimate
-from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
 from memfit.estimation.recording.specs import mapped, spec_of
 from memfit.planning.candidates import Candidate, Figures, Way, best, candidates
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers import host_inputs, micro_batches, mixed_precision
-from memfit.planning.recorded_steps import AnyEstimate, RecordedSteps, Recorder
+from memfit.planning.recorded_steps import RecordedSteps, Recorder
 from memfit.steps.rematerialisation import Segments, find_choices
 
 # The batch that is looked at first when the largest one is asked for.
@@ -60,7 +60,7 @@ class Prospects:
         self._on_gpu = job.device is not None or bool(gpus())
         self._policy = mixed_precision.policy(job.device) if mixed_precision.why_not(model) is None else None
 
-    def _recorded_stock(self) -> AnyEstimate:
+    def _recorded_stock(self) -> Estimate:
         """Records the stock step in another process, and looks at the graph of the step in this one meanwhile."""
         model, copied = self.job.model, threading.Event()
         with ThreadPoolExecutor(max_workers=1) as pool:
@@ -104,7 +104,7 @@ class Prospects:
                 self.fronts = find_choices(
                     self.job.model, self._reference, self._input_specs(), compiled=compiled
                 )
-                if self.fronts and compiled and isinstance(self.steps.stock.estimate, CompiledEstimate):
+                if self.fronts and compiled and self.steps.stock.estimate.compiled:
                     # Where the others are not enough; it costs more time.
                     self.fronts = (*self.fronts, replace(self.fronts[-1], split_convolutions=True))
         except InvalidInput as error:
@@ -150,9 +150,7 @@ class Prospects:
         """
         if self._recorder is None or way in self.steps:
             return False
-        return not way.in_parts or not (
-            self.job.model.jit_compile or isinstance(self.steps.stock.estimate, CompiledEstimate)
-        )
+        return not way.in_parts or not (self.job.model.jit_compile or self.steps.stock.estimate.compiled)
 
     def record(self, way: Way, size: int) -> None:
         """Records a way of computing the step, if that would tell more, for so many samples at once."""
@@ -181,9 +179,10 @@ class Prospects:
     def _recomputed(self, segments: Segments) -> float:
         """The extra time of segments: by the kernels that the GPU's compiler made of them, where it was asked."""
         found, stock = self.steps.of(Way(segments)), self.steps.stock.estimate
-        if not isinstance(found, CompiledEstimate) or not isinstance(stock, CompiledEstimate):
+        if found is None or found.step_time is None:
             return segments.recomputed
-        return max(0.0, found.seconds / stock.sketch(found.batch_size).seconds - 1)
+        without = stock.sketch(found.batch_size).step_time
+        return segments.recomputed if without is None else max(0.0, found.step_time / without - 1)
 
     def _input_specs(self) -> Any:
         """Tensor specs of the inputs; None where the model tells them itself."""
@@ -196,18 +195,18 @@ class Prospects:
         return mapped(lambda leaf: tf.TensorSpec((self._reference, *leaf.shape), leaf.dtype), x)
 
 
-def _fixed_samples(found: AnyEstimate) -> float:
+def _fixed_samples(found: Estimate) -> float:
     """The time of a step that does not depend on the batch, in samples; two more compilations show it for a GPU."""
-    if not isinstance(found, CompiledEstimate):
+    batch, whole = found.batch_size, found.step_time
+    if whole is None:
         return _FIXED_SAMPLES
-    batch = found.batch_size
-    for size in {1, max(1, batch // 4)}:
-        found.curve.compiled(size)
     quarter = max(1, batch // 4)
-    if quarter == batch:
+    # The line between them is the one that further batch sizes are ranked by.
+    _, part = found.at(1).step_time, found.at(quarter).step_time
+    if quarter == batch or part is None:
         return 0.0
-    slope = (found.seconds - found.curve.compiled(quarter).seconds) / (batch - quarter)
-    return max(0.0, batch * (1 - slope * batch / found.seconds))
+    slope = (whole - part) / (batch - quarter)
+    return max(0.0, batch * (1 - slope * batch / whole))
 
 
 def _bytes(batch: Any) -> int:

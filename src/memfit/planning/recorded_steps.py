@@ -4,17 +4,15 @@ import math
 from typing import Protocol
 
 from memfit.estimation.estimate import Estimate
-from memfit.estimation.gpu_compiler.estimate import CompiledEstimate
 from memfit.planning.candidates import Way, predicted_saving
 
-AnyEstimate = Estimate | CompiledEstimate
 PARTS_RECORDED = 2  # of a step in parts
 
 
 class Recorder(Protocol):
     """Estimates steps by recording them."""
 
-    def __call__(self, way: Way, size: int) -> AnyEstimate:
+    def __call__(self, way: Way, size: int) -> Estimate:
         """Records a step that is computed in some way, where so many samples pass at once."""
 
     def begin(self, size: int) -> None:
@@ -41,7 +39,7 @@ class RecordedStep:
     fits where those beside it do not has only been lucky in the replay.
     """
 
-    def __init__(self, estimate: AnyEstimate, memory: int, size: int) -> None:
+    def __init__(self, estimate: Estimate, memory: int, size: int) -> None:
         """Takes an estimate, and looks at what it needs beyond its peak.
 
         Args:
@@ -60,7 +58,7 @@ class RecordedStep:
     def look_at(self, size: int) -> None:
         """Replays a batch size itself, or compiles it for the GPU that is planned for."""
         found = self.estimate.at(size)
-        if isinstance(found, CompiledEstimate):
+        if found.compiled:
             # From now on the lines to other sizes go through it.
             for kept in (self._known, self._fits, self._fits_alone):
                 kept.clear()
@@ -69,7 +67,7 @@ class RecordedStep:
 
     def peak(self, size: int) -> int:
         """The predicted peak."""
-        if size in self._known or isinstance(self.estimate, CompiledEstimate):
+        if size in self._known or self.estimate.compiled:
             return self._replayed(size)
         low = 2 ** (size.bit_length() - 1)
         below = self._replayed(low)
@@ -87,17 +85,17 @@ class RecordedStep:
             return need
         return min(need, self._memory) if self._fits[size] else max(need, self._memory + 1)
 
-    def _learn(self, found: AnyEstimate) -> None:
+    def _learn(self, found: Estimate) -> None:
         self._known[found.batch_size] = int(found.peak)
-        self._fits_alone[found.batch_size] = found.fits(self._memory)
-        beside = () if isinstance(found, CompiledEstimate) else _BESIDE
+        self._fits_alone[found.batch_size] = bool(found.fits(self._memory))
+        beside = () if found.compiled else _BESIDE
         sizes = [found.batch_size, *(max(1, round(part * found.batch_size)) for part in beside)]
         self._fits[found.batch_size] = all(map(self._alone, sizes))
 
     def _alone(self, size: int) -> bool:
         """Whether a batch fits, whatever becomes of those beside it."""
         if size not in self._fits_alone:
-            self._fits_alone[size] = at(self.estimate, size).fits(self._memory)
+            self._fits_alone[size] = bool(at(self.estimate, size).fits(self._memory))
         return self._fits_alone[size]
 
     def _replayed(self, size: int) -> int:
@@ -109,7 +107,7 @@ class RecordedStep:
 class RecordedSteps:
     """Every way of computing the job's step that was recorded, the stock step first."""
 
-    def __init__(self, stock: AnyEstimate, memory: int, gradients: int, inputs: int) -> None:
+    def __init__(self, stock: Estimate, memory: int, gradients: int, inputs: int) -> None:
         """Begins with the stock step.
 
         Args:
@@ -127,7 +125,7 @@ class RecordedSteps:
     def __contains__(self, way: Way) -> bool:
         return way in self._ways
 
-    def add(self, way: Way, estimate: AnyEstimate, size: int) -> None:
+    def add(self, way: Way, estimate: Estimate, size: int) -> None:
         """Takes a recording of a way to compute a step, made for so many samples at a time."""
         without = self.need(Way(None, way.in_parts), size)
         self._ways[way] = RecordedStep(estimate, self._memory, self._batch(way, size))
@@ -145,12 +143,12 @@ class RecordedSteps:
         The stock step's own peak is not held against the memory: where it fits, nothing is planned.
         """
         found = self.of(way)
-        if not isinstance(found, Estimate) or found is self.stock.estimate:
+        if found is None or found is self.stock.estimate:
             return 0
         found = found.at(self._batch(way, size))
         return max(0, found.peak_in(self._memory) - found.peak)
 
-    def of(self, way: Way) -> AnyEstimate | None:
+    def of(self, way: Way) -> Estimate | None:
         """The estimate of a way; None where it was not recorded."""
         found = self._ways.get(way)
         return None if found is None else found.estimate
@@ -191,6 +189,6 @@ class RecordedSteps:
         return self._inputs * (self._batch(way, size) - size)
 
 
-def at(found: AnyEstimate, size: int) -> AnyEstimate:
+def at(found: Estimate, size: int) -> Estimate:
     """The estimate at a batch size; a compiled one is not compiled for each of the many sizes looked at."""
-    return found.sketch(size) if isinstance(found, CompiledEstimate) else found.at(size)
+    return found.sketch(size)

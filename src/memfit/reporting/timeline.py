@@ -1,11 +1,10 @@
 """The timeline of one step as a stacked area, in one HTML file that opens offline."""
 
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memfit.estimation.replay.naming import KINDS
-from memfit.estimation.replay.replay import course, moment
+from memfit.estimation.source import Course
 from memfit.sizes import Size
 
 if TYPE_CHECKING:
@@ -32,9 +31,8 @@ def write_plot(estimate: "Estimate", path: Path, memory: Size | None) -> Path:
     """Writes the step that has the peak."""
     import plotly.graph_objects as go
 
-    at_peak = estimate.at_peak
-    seen = [estimate.with_known_weights(sums) for sums in course(estimate.played, at_peak.run)]
-    top = at_peak.where
+    course = estimate.prediction.course()
+    seen, top = course.sums, course.top
     shown = sorted({*range(0, len(seen), max(1, len(seen) // _POINTS)), top})
     figure = go.Figure()
     for kind in sorted(KINDS, key=list(_COLOURS).index):
@@ -51,26 +49,23 @@ def write_plot(estimate: "Estimate", path: Path, memory: Size | None) -> Path:
     # The peak's own text is on the marker; everywhere else the column of figures is enough.
     figure.add_scatter(
         x=[top],
-        y=[at_peak.bytes / _MIB],
+        y=[course.peak / _MIB],
         name="peak",
         mode="markers",
         marker={"size": 11, "color": "black", "symbol": "diamond"},
-        hovertemplate=f"<b>peak of this step {Size(at_peak.bytes)}</b><br>{_layers(estimate)}<extra></extra>",
+        hovertemplate=f"<b>peak of this step {course.peak}</b><br>{_layers(course)}<extra></extra>",
     )
     _lines(figure, estimate, memory, len(seen))
-    _layout(figure, estimate, memory)
+    _layout(figure, estimate, course, memory)
     path.write_text(figure.to_html(include_plotlyjs=True, full_html=True, config={"displaylogo": False}))
     return path
 
 
-def _layers(estimate: "Estimate") -> str:
+def _layers(course: Course) -> str:
     """The layers that hold most at the peak, as lines for a hover."""
-    sums: Counter[str] = Counter()
-    found = moment(estimate.played, estimate.at_peak)
-    for allocation, asked, _ in found.living:
-        if allocation.layer:
-            sums[allocation.layer] += asked
-    return "<br>".join(f"{layer}: {Size(size)}" for layer, size in sums.most_common(_LAYERS_ON_HOVER))
+    return "<br>".join(
+        f"{layer}: {Size(size)}" for layer, size in course.layers.most_common(_LAYERS_ON_HOVER)
+    )
 
 
 def _lines(figure: Any, estimate: "Estimate", memory: Size | None, length: int) -> None:
@@ -86,8 +81,8 @@ def _lines(figure: Any, estimate: "Estimate", memory: Size | None, length: int) 
     )
 
 
-def _layout(figure: Any, estimate: "Estimate", memory: Size | None) -> None:
-    layers = " ".join(_layers(estimate).split("<br>")[:1])
+def _layout(figure: Any, estimate: "Estimate", course: Course, memory: Size | None) -> None:
+    layers = " ".join(_layers(course).split("<br>")[:1])
     figure.update_layout(
         title={
             "text": f"Predicted memory of one {estimate.phase} step at batch {estimate.batch_size}: "
@@ -99,7 +94,7 @@ def _layout(figure: Any, estimate: "Estimate", memory: Size | None) -> None:
         yaxis={
             "title": "MiB in use",
             "rangemode": "tozero",
-            "range": [0, 1.12 * max(estimate.peak, estimate.at_peak.bytes, memory or 0) / _MIB],
+            "range": [0, 1.12 * max(estimate.peak, course.peak, memory or 0) / _MIB],
         },
         hovermode="x unified",
         template="plotly_white",

@@ -7,19 +7,20 @@ from typing import Any
 from memfit.budgets.device_specs import Specs
 from memfit.budgets.gpu_table import GPU, nearest
 from memfit.compat import keras_layers
+from memfit.estimation.estimate import Estimate
 from memfit.estimation.gpu_compiler.cache import remembered
 from memfit.estimation.gpu_compiler.compiled import Compiled
 from memfit.estimation.gpu_compiler.compiling import compiled
 from memfit.estimation.gpu_compiler.curve import Curve
-from memfit.estimation.gpu_compiler.estimate import CompiledEstimate, Parts
 from memfit.estimation.gpu_compiler.installed import compiler_version
 from memfit.estimation.gpu_compiler.lowering import Lowered, lowered
 from memfit.estimation.gpu_compiler.refusal import NotCompiled, Refused
+from memfit.estimation.gpu_compiler.source import CompiledSource, Parts
 
 _log = logging.getLogger("memfit")
 
 
-def compiled_estimate(model: Any, payload: bytes, batch_size: int, gpu: GPU) -> CompiledEstimate:
+def compiled_estimate(model: Any, payload: bytes, batch_size: int, gpu: GPU) -> Estimate:
     """Compiles a model's training step for a GPU.
 
     Args:
@@ -43,7 +44,7 @@ def compiled_estimate(model: Any, payload: bytes, batch_size: int, gpu: GPU) -> 
     name = getattr(model.optimizer, "name", "")
 
     @cache
-    def phase_estimate(phase: str) -> CompiledEstimate:
+    def phase_estimate(phase: str) -> Estimate:
         lower = _Lowering(payload, phase)
         curve = Curve(lambda batch: _compiled(lower, batch, _specs(gpu), version), _specs(gpu))
         try:
@@ -51,15 +52,13 @@ def compiled_estimate(model: Any, payload: bytes, batch_size: int, gpu: GPU) -> 
         except Refused as refusal:
             raise NotCompiled(f"{refusal}; the nearest GPU to ask about is {nearest(gpu)}") from refusal
         facts = lower.last
-        return CompiledEstimate(
-            batch_size=batch_size,
-            phase=phase,
-            source=f"compiled for NVIDIA {gpu.name} (XLA, {version})",
-            device=gpu,
-            parts=Parts(facts.weights, facts.optimizer, facts.batch_bytes, facts.layers, name),
-            curve=curve,
-            others=phase_estimate if phase == "train" else None,
+        source = CompiledSource(
+            f"compiled for NVIDIA {gpu.name} (XLA, {version})",
+            gpu,
+            Parts(facts.weights, facts.optimizer, facts.batch_bytes, facts.layers, name),
+            curve,
         )
+        return Estimate(batch_size, phase, source, phase_estimate if phase == "train" else None)
 
     return phase_estimate("train")
 

@@ -2,16 +2,10 @@
 
 from collections.abc import Callable
 
+from memfit.estimation import margins
 from memfit.estimation.replay.allocator import OutOfMemory
 from memfit.estimation.replay.played import Played, PlayedStep
 from memfit.estimation.replay.replay import Replay
-
-# Each run is replayed for every cap that is tried.
-_RUNS = 8
-# Part of the memory that TensorFlow holds and no recording shows: constants of the batch in question, eager values
-# (2 of 450 MiB for a MobileNetV2). It moves all that comes after it, and where gaps fall hangs on that: with 445,
-# 450, 454, 460 and 470 MiB 8, 5, 8, 4 and 8 of 8 runs were replayed to their end.
-_UNSEEN = 0.01
 
 
 def completes(played: Played, limit: int) -> bool:
@@ -36,8 +30,8 @@ def peak_under(played: Played, limit: int) -> int | None:
 
 def _limited(played: Played, limit: int) -> list[tuple[int, tuple[int, ...]]]:
     """Some runs, each with a limit of its own."""
-    runs = played.runs(_RUNS)
-    return [(int(limit * (1 - _UNSEEN * number / len(runs))), run) for number, run in enumerate(runs)]
+    runs = played.runs(margins.CAPPED_RUNS)
+    return [(int(limit * (1 - margins.UNSEEN * number / len(runs))), run) for number, run in enumerate(runs)]
 
 
 def _peak(played: Played, limit: int, run: tuple[int, ...]) -> int | None:
