@@ -1,6 +1,6 @@
 """Faults at random moments in four trainings, each compared with the run in which nothing happens.
 
-    python benchmarks/chaos/run.py [TRAINING ...] [process|memory]
+    python benchmarks/chaos/run.py [--training NAME] [--kind process|memory] [--faults N] [--results FILE]
 
 Every training runs under `memfit run` in an arena: undisturbed, and with its process killed, crashed, its
 checkpoints torn and its disk full, which must end bit for bit the same. Then, without dropout, undisturbed and with
@@ -9,6 +9,7 @@ is tightened on the way, and micro-batches draw other dropout masks than the who
 ones then learn gently (`training.images` says why).
 """
 
+import argparse
 import json
 import os
 import pickle
@@ -22,11 +23,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from machine import RESULTS, write
+from machine import RESULTS, machine
 from memfit.budgets.arena import arena_environment
+from memfit.survival.settings import RunSettings
 from memfit.survival.supervising import supervise
 from memfit.tables import table
-from memfit.training import run_records
 
 SCRIPT = Path(__file__).parent / "training.py"
 TRAININGS = ("convolutional", "attention", "recurrent", "two stages")
@@ -34,6 +35,8 @@ KINDS = ("process", "memory")
 PROCESS_FAULTS = ["SIGKILL"] * 5 + ["SIGSEGV"] * 3 + ["SIGABRT"] + ["torn"] * 2 + ["disk-full"] * 2
 ARENA = "300MiB"
 SEED = 20
+# All runs of a training draw the same numbers where its script has no seed.
+SETTINGS = RunSettings(allow="exact", checkpoint_seconds=0.0, seed=SEED)
 # After an OOM the rest is computed in smaller pieces: sums in another order, and then more steps on top of them.
 ROUNDING = 1e-3
 
@@ -52,7 +55,7 @@ class Run:
         begun = time.time()
         try:
             arguments = [name, "out", str(dropout)]
-            self.code = supervise(SCRIPT, arguments, allow="exact", tell=self._tell, shortest=0.0)
+            self.code = supervise(SCRIPT, arguments, SETTINGS, tell=self._tell)
         finally:
             os.chdir(home)
         self._note_restart(folder)
@@ -79,9 +82,9 @@ class Run:
         self._died = time.time()
 
 
-def process_faults(batches: int, random: Any) -> dict[str, str]:
-    """All the faults of a process, in a random order, each somewhere in its own stretch of the training."""
-    kinds = list(random.permutation(PROCESS_FAULTS))
+def process_faults(batches: int, random: Any, count: int) -> dict[str, str]:
+    """So many faults of a process, in a random order, each somewhere in its own stretch of the training."""
+    kinds = list(random.permutation(PROCESS_FAULTS))[:count]
     stretch = batches // (len(kinds) + 1)
     return {
         str(2 + number * stretch + int(random.integers(2))): f"{kind} {random.uniform(0, 0.05):.4f}"
@@ -89,11 +92,12 @@ def process_faults(batches: int, random: Any) -> dict[str, str]:
     }
 
 
-def memory_faults(batches: int, random: Any) -> dict[str, str]:
-    """Memory taken away in two steps, at some point of them, in a validation and in a prediction."""
+def memory_faults(batches: int, random: Any, count: int) -> dict[str, str]:
+    """Memory taken away in two steps, at some point of them, in a validation and in a prediction: so many."""
     early, late = random.integers(3, batches // 3), random.integers(batches // 2, batches - 5)
     steps = {str(place): f"memory {random.uniform(0, 0.5):.3f}" for place in (early, late)}
-    return {**steps, "validation": "memory 0", "prediction": "memory 0"}
+    faults = {**steps, "validation": "memory 0", "prediction": "memory 0"}
+    return dict(list(faults.items())[:count])
 
 
 def difference(found: Any, expected: Any) -> float:
@@ -115,7 +119,7 @@ def difference(found: Any, expected: Any) -> float:
     return float(np.max(np.abs(a.astype("float64") - b.astype("float64")))) / scale
 
 
-def measured(name: str, kind: str, folder: Path) -> dict[str, Any]:
+def measure(name: str, kind: str, count: int, folder: Path) -> dict[str, Any]:
     """Runs a training undisturbed and with faults, and compares."""
     random = np.random.default_rng([SEED, TRAININGS.index(name), kind == "memory"])
     dropout = 0.2 if kind == "process" else 0.0
@@ -123,7 +127,7 @@ def measured(name: str, kind: str, folder: Path) -> dict[str, Any]:
     if undisturbed.result is None:
         raise SystemExit(f"{name}: the undisturbed run failed with exit code {undisturbed.code}")
     batches = len(undisturbed.result["batches"])
-    faults = (process_faults if kind == "process" else memory_faults)(batches, random)
+    faults = (process_faults if kind == "process" else memory_faults)(batches, random, count)
     run = Run(name, folder / kind, dropout, faults)
     own = undisturbed.restarts[0]
     found = float("inf") if run.result is None else difference(run.result, undisturbed.result)
@@ -151,23 +155,25 @@ def _line(row: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measures what is asked for, adds it to what was measured before, and prints all of it."""
-    names = [name for name in TRAININGS if name in sys.argv[1:]] or TRAININGS
-    kinds = [kind for kind in KINDS if kind in sys.argv[1:]] or KINDS
-    os.environ.update(arena_environment(ARENA), TF_CPP_MIN_LOG_LEVEL="3")
-    # All runs of a training draw the same numbers where its script has no seed.
-    run_records.random.SystemRandom.randrange = lambda self, *args: SEED  # type: ignore[method-assign]
-    known = (
-        json.loads((RESULTS / "chaos.json").read_text())["figures"]
-        if (RESULTS / "chaos.json").exists()
-        else []
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--training", choices=TRAININGS, help="this one only")
+    parser.add_argument("--kind", choices=KINDS, help="faults of this kind only")
+    parser.add_argument("--faults", type=int, default=len(PROCESS_FAULTS), help="at most so many in a run")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS / "chaos.json", help="the file to add them to"
     )
+    args = parser.parse_args()
+    os.environ.update(arena_environment(ARENA), TF_CPP_MIN_LOG_LEVEL="3")
+    known = json.loads(args.results.read_text())["figures"] if args.results.exists() else []
     rows = {(row["training"], row["faults"]): row for row in known}
-    for kind in kinds:
-        for name in names:
+    for kind in KINDS if args.kind is None else [args.kind]:
+        for name in TRAININGS if args.training is None else [args.training]:
             with tempfile.TemporaryDirectory() as folder:
-                row = rows[name, kind] = measured(name, kind, Path(folder))
+                row = rows[name, kind] = measure(name, kind, args.faults, Path(folder))
             print(_line(row), flush=True)
-            write("chaos", list(rows.values()))
+            args.results.write_text(
+                json.dumps({"machine": machine(), "figures": list(rows.values())}, indent=2) + "\n"
+            )
     head = ["training", "faults", "happened", "deaths", "batches", "largest difference", "slowest restart"]
     cells = [
         [
@@ -185,7 +191,7 @@ def main() -> None:
     happened, right = (sum(row[name] for row in rows.values()) for name in ("happened", "right"))
     print(f"\n{happened} faults; {len(rows) - right} of {len(rows)} runs wrong.")
     print("Slowest restart: seconds beyond the script's own start. Wanted: 0 wrong, restarts under 10 s.")
-    print("Written to benchmarks/results/chaos.json")
+    print(f"Written to {args.results}")
     sys.exit(right < len(rows))
 
 

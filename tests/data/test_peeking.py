@@ -13,7 +13,7 @@ from memfit.compat.tf_datasets import dataset_batch_size
 from memfit.data.peeking import first_batch, looked_at
 from memfit.errors import InvalidInput
 from memfit.estimation.recording.specs import Leaf, spec_of
-from memfit.survival.first_fit import FitCall
+from memfit.survival.fit_call import FitCall
 
 X, Y = np.ones((20, 4), "float32"), np.ones((20, 1), "float32")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from memfit.survival.settings import RunSettings
 from memfit.survival.supervising import supervise
 
 # Nothing is seeded: `memfit run` gives arrays an order that it can repeat.
@@ -51,7 +52,7 @@ pathlib.Path("result.json").write_text(json.dumps(told))
 def test_a_run_that_was_killed_ends_as_one_with_inputs_on_the_device_that_was_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memfit.survival.run_records.random.SystemRandom.randrange", lambda self, end: 7)
+    settings = RunSettings(checkpoint_seconds=0.0, seed=7)
     results, said = {}, {}
     for way in ("device", "host"):
         folder = tmp_path / way
@@ -61,7 +62,7 @@ def test_a_run_that_was_killed_ends_as_one_with_inputs_on_the_device_that_was_no
             (folder / "kill").write_text("8")  # in the second epoch
         monkeypatch.chdir(folder)
         lines: list[str] = []
-        assert supervise("train.py", [way], tell=lines.append, shortest=0.0) == 0
+        assert supervise("train.py", [way], settings, tell=lines.append) == 0
         results[way], said[way] = json.loads((folder / "result.json").read_text()), lines
     assert said["device"] == []
     assert len(said["host"]) == 1

@@ -1,7 +1,7 @@
 """A training that is stopped at any batch and goes on in another process ends as if nothing had happened.
 
-Here the processes are only as good as new: everything is built again, and a new `Supervision` reads the
-checkpoints. `test_supervising.py` has real ones.
+Here the processes are only as good as new: everything is built again, and a new runner reads the checkpoints.
+`test_supervising.py` has real ones.
 """
 
 import csv
@@ -16,20 +16,28 @@ import pytest
 import tensorflow as tf
 
 import memfit
-from memfit.survival import supervision
+from memfit.survival.settings import ProcessSettings
 from memfit.survival.snapshots import values_of
-from memfit.survival.supervised_fit import known_plan, tighter_plan
+from memfit.survival.supervised_runner import SupervisedRunner
 from memfit.survival.supervision import Stopped, Supervision
+from memfit.training.running import current_runner, install_runner
 
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(50, 6)).astype("float32"), RANDOM.normal(size=(50, 1)).astype("float32")
 
 
 @pytest.fixture(autouse=True)
-def nobody_supervises_afterwards() -> Iterator[None]:
+def no_runner_afterwards() -> Iterator[None]:
     yield
-    supervision._current = None
+    install_runner(None)
     tf.random.set_seed(None)
+
+
+def new_process(directory: Path, *, tighten: bool = False) -> SupervisedRunner:
+    settings = ProcessSettings(seed=99, directory=str(directory), checkpoint_seconds=1000.0, tighten=tighten)
+    runner = SupervisedRunner(Supervision(settings))
+    install_runner(runner)
+    return runner
 
 
 class Witness(keras.callbacks.Callback):
@@ -38,7 +46,9 @@ class Witness(keras.callbacks.Callback):
     def __init__(self, end_after: int | None = None) -> None:
         super().__init__()
         self.seen: list[Any] = []
+        runner = current_runner()
         self.end_after = lambda: end_after  # a function is no state
+        self.stop = lambda: runner.supervision.ask_to_stop()  # type: ignore[attr-defined]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.seen.append(("epoch", epoch))
@@ -46,7 +56,7 @@ class Witness(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.seen.append((batch, logs["loss"]))
         if self.end_after() == sum(isinstance(place, int) for place, _ in self.seen):
-            supervision.ask_to_stop()
+            assert self.stop()
 
     def on_test_end(self, logs: Any = None) -> None:
         self.seen.append(("test", logs["loss"]))
@@ -107,7 +117,7 @@ def run(
     directory: Path, data: dict[str, Any], end_after: int | None, make: Any = network, epochs: int = 3
 ) -> Any:
     """One process: builds all anew, and trains to the end or to where it is asked to end."""
-    supervision.supervise_here(Supervision(directory, 99, 1000.0))
+    new_process(directory)
     model = make()
     witness = Witness(end_after)
     stopping = keras.callbacks.EarlyStopping("loss", patience=1, restore_best_weights=True)
@@ -170,7 +180,7 @@ def test_a_model_without_weights_before_its_first_batch_goes_on_too(tmp_path: Pa
 def test_a_second_fit_goes_on_where_it_was_and_the_first_is_passed_over(tmp_path: Path) -> None:
     def script(directory: Path, end_after: int | None) -> Any:
         keras.utils.set_random_seed(5)
-        supervision.supervise_here(Supervision(directory, 99, 1000.0))
+        new_process(directory)
         model, lines = network(), []
         data = shuffled().batch(8)
         with_log = {"shuffle": False, "verbose": 0}
@@ -239,18 +249,16 @@ def test_state_that_cannot_be_saved_is_named_before_the_training(
             self.stream = (line for line in "abc")
             self.told = lambda: None
 
-    supervision.supervise_here(Supervision(tmp_path, 99, 1000.0))
+    new_process(tmp_path)
     with caplog.at_level(logging.WARNING):
         memfit.fit(network(), X, Y, verbose=0, callbacks=[Holder()])
     assert "cannot be pickled: Holder.stream." in caplog.text
 
 
-def test_after_a_death_for_want_of_memory_a_plan_takes_less_or_stays(tmp_path: Path) -> None:
-    supervision.supervise_here(Supervision(tmp_path, 99, 1000.0))
+def test_after_a_crash_for_want_of_memory_a_plan_takes_less_or_stays(tmp_path: Path) -> None:
     model = network()
+    new_process(tmp_path)
     plan = memfit.fit(model, X, Y, verbose=0).memory.plan
-    (tmp_path / "fit-000.npz").unlink()
-    supervision.supervise_here(Supervision(tmp_path, 99, 1000.0, tighten=True))
     asked: list[Any] = []
 
     def make(memory: Any) -> Any:
@@ -259,12 +267,23 @@ def test_after_a_death_for_want_of_memory_a_plan_takes_less_or_stays(tmp_path: P
             raise memfit.DoesNotFit("nothing is that small", memfit.Size(1), 0, None)
         return plan
 
-    assert known_plan(model) is None
-    tighter_plan(model, "8GiB", make)
+    def planned(*, tighten: bool) -> Any:
+        runner = new_process(tmp_path, tighten=tighten)
+        runner.begin(model, {})
+        return runner.plan(model, "8GiB", make).to_json()
+
+    assert planned(tighten=True) == plan.to_json()  # that fit() had ended: there is nothing to tighten
+    assert asked == []
+    (tmp_path / "fit-000.npz").unlink()
+    planned(tighten=True)
     assert asked == [int(0.8 * min(plan.memory, plan.predicted))]
-    assert tighter_plan(model, "8GiB", make).to_json() == plan.to_json()
-    supervision.supervise_here(Supervision(tmp_path, 99, 1000.0))
-    assert known_plan(model).to_json() == plan.to_json()
+    assert planned(tighten=True) == plan.to_json()
+    assert len(asked) == 2
+    assert planned(tighten=False) == plan.to_json()
+    assert len(asked) == 2  # the plan of the process before
+    (tmp_path / "plan-000.json").write_text("{")
+    assert planned(tighten=False) == plan.to_json()
+    assert asked[2:] == ["8GiB"]  # made anew, as that file holds none
 
 
 def test_arrays_that_a_restarted_script_makes_anew_are_noticed(

@@ -12,9 +12,13 @@ from typing import Any
 import pytest
 
 from memfit.errors import InvalidInput
-from memfit.survival.deaths import death, explained, kernel_kills
-from memfit.survival.run_records import directory_of
+from memfit.survival.crashes import count_kernel_kills, explain_crash, judge_exit
+from memfit.survival.run_directory import directory_of
+from memfit.survival.settings import RunSettings
 from memfit.survival.supervising import supervise
+
+# All runs of a test draw the same numbers, and save as often as they can.
+SETTINGS = RunSettings(checkpoint_seconds=0.0, seed=7)
 
 # Two calls of fit(), nothing seeded: what the script draws at random must come again in the next process.
 TRAINS = """
@@ -59,12 +63,11 @@ def script(folder: Path, text: str) -> Path:
     return folder / "train.py"
 
 
-def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[int, list[str]]:
-    """Runs the script to its end with a seed that all runs of a test share."""
+def trained(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str]]:
+    """Runs the script to its end."""
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("memfit.survival.run_records.random.SystemRandom.randrange", lambda self, end: 7)
     lines: list[str] = []
-    code = supervise("train.py", ["0"], tell=lines.append, shortest=0.0, **settings)
+    code = supervise("train.py", ["0"], SETTINGS, tell=lines.append)
     return code, lines
 
 
@@ -95,8 +98,8 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_command_that_goes_on_from_it(tmp_pat
     begun: Any = subprocess.Popen(
         [*command, "train.py", "3", "--option"], cwd=tmp_path, env=quiet, stderr=subprocess.PIPE, text=True
     )
-    beacon = directory_of(tmp_path / "train.py", ["3", "--option"], tmp_path) / "position"
-    while not beacon.exists() or beacon.read_bytes()[16] < 3:
+    position = directory_of(tmp_path / "train.py", ["3", "--option"], tmp_path) / "position"
+    while not position.exists() or position.read_bytes()[16] < 3:
         assert begun.poll() is None
         time.sleep(0.1)
     begun.send_signal(signal.SIGINT)
@@ -146,7 +149,7 @@ os.kill(os.getpid(), signal.SIGABRT)
 """
 
 
-def test_death_without_progress_ends_with_a_diagnosis(
+def test_crashing_without_progress_ends_with_a_diagnosis(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script(tmp_path, ALWAYS_DIES)
@@ -229,7 +232,7 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         supervise("nothing.py")
     script(tmp_path, "print(1)")
     with pytest.raises(InvalidInput, match="not a size"):
-        supervise("train.py", memory="a lot")
+        supervise("train.py", settings=RunSettings(memory="a lot"))
     (tmp_path / ".memfit").write_text("a file where the directory should be")
     with pytest.raises(InvalidInput, match="can be written"):
         supervise("train.py")
@@ -237,21 +240,21 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_memory_is_the_cause_only_where_there_is_evidence(tmp_path: Path) -> None:
     quiet = {"said_memory": False, "killed_for_memory": False}
-    killed = death(-signal.SIGKILL, "", **quiet)
+    killed = judge_exit(-signal.SIGKILL, "", **quiet)
     assert killed is not None
     assert not killed.memory
-    by_kernel = death(137, "", said_memory=False, killed_for_memory=True)
+    by_kernel = judge_exit(137, "", said_memory=False, killed_for_memory=True)
     assert by_kernel is not None
     assert by_kernel.memory
-    assert death(1, "ValueError: x", **quiet) is None
-    assert death(-signal.SIGTERM, "", **quiet) is None
-    raised = death(1, "", said_memory=True, killed_for_memory=False)
+    assert judge_exit(1, "ValueError: x", **quiet) is None
+    assert judge_exit(-signal.SIGTERM, "", **quiet) is None
+    raised = judge_exit(1, "", said_memory=True, killed_for_memory=False)
     assert raised is not None
     assert raised.memory
-    crashed = death(-signal.SIGSEGV, "", **quiet)
+    crashed = judge_exit(-signal.SIGSEGV, "", **quiet)
     assert crashed is not None
     assert not crashed.memory
-    assert explained(crashed, "").cause == "segfault"
+    assert explain_crash(crashed, "").cause == "segfault"
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/vmstat").write_text("oom_kill 3\nother 5\n")
-    assert kernel_kills(tmp_path) == 3
+    assert count_kernel_kills(tmp_path) == 3

@@ -31,16 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the script to its end."""
+    from memfit.survival.settings import RunSettings
     from memfit.survival.supervising import supervise
 
-    return supervise(
-        args.script,
-        args.arguments,
-        memory=args.memory,
-        allow=args.allow,
-        resume=args.resume,
-        tell=_tell,
-    )
+    settings = RunSettings(memory=args.memory, allow=args.allow)
+    return supervise(args.script, args.arguments, settings, resume=args.resume, tell=_tell)
 
 
 def _tell(line: str) -> None:

@@ -1,9 +1,9 @@
-"""Going on at a batch: Keras's own `fit` is led past what an earlier process has trained.
+"""Resuming at a batch: Keras's own `fit` skips what an earlier process has trained.
 
 The script runs again from its beginning, and Keras's loop with it, so that the data is opened as often and in the
 same order as before. But until the batch of the checkpoint the steps do nothing, nothing is read, and callbacks
 hear nothing. There the values, the callbacks and the random numbers of the checkpoint are put back, the data is
-moved to the batch, and everything goes on. A `fit` that had ended is passed over in the same way.
+moved to the batch, and everything goes on. A `fit` that had ended is skipped in the same way.
 """
 
 import logging
@@ -19,7 +19,7 @@ from memfit.errors import InvalidInput
 from memfit.planning.fingerprint import fingerprint
 from memfit.survival.callback_states import CallbackStates
 from memfit.survival.checkpoint_files import Checkpoint
-from memfit.survival.passing import PassingSteps
+from memfit.survival.skipping import SkippedSteps
 from memfit.survival.snapshots import put_back, put_back_random_states, random_states, values_of
 from memfit.survival.supervision import Stopped, Supervision, finished_name
 from memfit.training.feeding import Feed
@@ -27,8 +27,8 @@ from memfit.training.feeding import Feed
 _LOG = logging.getLogger("memfit")
 
 
-class Passage(keras.callbacks.CallbackList):
-    """Keras's list of callbacks, with a checkpoint behind a batch where one is due, and a way past the past."""
+class ResumingCallbacks(keras.callbacks.CallbackList):
+    """Keras's list of callbacks; it saves checkpoints behind batches, and skips what an earlier process trained."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class Passage(keras.callbacks.CallbackList):
         data: Any,
         feed: Feed,
         kept_open: bool,
-        mark: int,
+        data_mark: int,
         **params: Any,
     ) -> None:
-        """Prepares the passage of one `fit`.
+        """Prepares one `fit`.
 
         Args:
             callbacks: The user's.
@@ -51,18 +51,18 @@ class Passage(keras.callbacks.CallbackList):
             data: What Keras reads.
             feed: What is known of its order.
             kept_open: Whether Keras reads on in the next epoch (`steps_per_epoch`).
-            mark: What the data is known by; 0 where nothing is known.
+            data_mark: What the data is recognised by; 0 where nothing is known.
             **params: What Keras gives to its own list.
         """
         self.callbacks: list[Any] = []
         super().__init__(callbacks, add_history=True, **params)
         self._supervision, self._call = supervision, call
-        self._data, self._feed, self._kept_open, self._mark = data, feed, kept_open, mark
+        self._data, self._feed, self._kept_open, self._data_mark = data, feed, kept_open, data_mark
         self._states = CallbackStates(self.callbacks)
         ended = supervision.finished(call)
-        self._past = ended or supervision.unfinished(call)
-        self._over = ended is not None
-        self._passing: PassingSteps | None = None
+        self._before = ended or supervision.unfinished(call)
+        self._finished = ended is not None
+        self._skipping: SkippedSteps | None = None
         self._steps: list[int] = []  # of every epoch
         self._tests: list[int] = []  # of every validation
         self._epoch_random: dict[str, Any] = {}
@@ -72,14 +72,14 @@ class Passage(keras.callbacks.CallbackList):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Hands the event on, and puts the callbacks' states back."""
-        if self._past is None:
+        if self._before is None:
             self._warn()
             super().on_train_begin(logs)
             return
-        facts, objects = self._past.facts, self._past.unpickled()
-        ends = facts["steps"] if self._over or facts["batch"] == 0 else facts["steps"][:-1]
-        self._passing = PassingSteps(self.model, ends, facts["tests"], objects["logs"])
-        if self._over:
+        facts, objects = self._before.facts, self._before.unpickled()
+        ends = facts["steps"] if self._finished or facts["batch"] == 0 else facts["steps"][:-1]
+        self._skipping = SkippedSteps(self.model, ends, facts["tests"], objects["logs"])
+        if self._finished:
             return
         if not self._states.fit_together(objects["callbacks"]):
             _LOG.warning("The callbacks are not those of the checkpoint, and begin anew.")
@@ -96,68 +96,68 @@ class Passage(keras.callbacks.CallbackList):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Hands the event on, unless the epoch was begun before."""
         self._epoch, self._steps = epoch, [*self._steps, 0]
-        if self._passing is not None and self._past is not None:
-            self._passing.begin_epoch()
-            facts = self._past.facts
-            if self._over or facts["epoch"] != epoch:
+        if self._skipping is not None and self._before is not None:
+            self._skipping.begin_epoch()
+            facts = self._before.facts
+            if self._finished or facts["epoch"] != epoch:
                 return
             if facts["batch"] > 0:
-                put_back_random_states(self._past.unpickled()["epoch_random"])
+                put_back_random_states(self._before.unpickled()["epoch_random"])
                 bar = keras_training.progress_bar(self)
                 if bar is not None:
                     bar.on_epoch_begin(epoch, logs)
                 return
-            self._arrive(self._past)
+            self._restore(self._before)
             self.model.reset_metrics()  # Keras had done it before the values were put back
         self._epoch_random = random_states()
-        self._supervision.beacon.show(self._call, epoch, 0)
+        self._supervision.position.write(self._call, epoch, 0)
         super().on_epoch_begin(epoch, logs)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Hands the event on."""
-        if self._passing is None:
+        if self._skipping is None:
             super().on_train_batch_begin(batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Hands the event on, and saves where it is time to."""
         self._steps[-1] = batch + 1
-        if self._past is not None and self._passing is not None:
-            here = self._past.facts["epoch"], self._past.facts["batch"]
-            if not self._over and here == (self._epoch, batch + 1):
-                self._arrive(self._past)
+        if self._before is not None and self._skipping is not None:
+            here = self._before.facts["epoch"], self._before.facts["batch"]
+            if not self._finished and here == (self._epoch, batch + 1):
+                self._restore(self._before)
             return
         super().on_train_batch_end(batch, logs)
-        self._supervision.beacon.show(self._call, self._epoch, batch + 1)
+        self._supervision.position.write(self._call, self._epoch, batch + 1)
         self._save_if_due(self._epoch, batch + 1, logs)
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Hands the event on."""
         self._tests = [*self._tests, 0]
-        if self._passing is None:
+        if self._skipping is None:
             super().on_test_begin(logs)
         else:
-            self._passing.begin_validation()
+            self._skipping.begin_validation()
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Hands the event on."""
-        if self._passing is None:
+        if self._skipping is None:
             super().on_test_batch_begin(batch, logs)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Hands the event on."""
         self._tests[-1] = batch + 1
-        if self._passing is None:
+        if self._skipping is None:
             super().on_test_batch_end(batch, logs)
 
     def on_test_end(self, logs: Any = None) -> None:
         """Hands the event on."""
-        if self._passing is None:
+        if self._skipping is None:
             super().on_test_end(logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Hands the event on, and saves where it is time to."""
-        if self._passing is not None and self._past is not None:
-            if self._over and len(self._steps) == len(self._past.facts["steps"]):
+        if self._skipping is not None and self._before is not None:
+            if self._finished and len(self._steps) == len(self._before.facts["steps"]):
                 self.model.stop_training = True
             return
         super().on_epoch_end(epoch, logs)
@@ -166,23 +166,23 @@ class Passage(keras.callbacks.CallbackList):
 
     def on_train_end(self, logs: Any = None) -> None:
         """Hands the event on."""
-        if self._passing is None:
+        if self._skipping is None:
             super().on_train_end(logs)
         else:
-            self._passing.leave()
+            self._skipping.leave()
 
     # What it does with them.
 
     def end(self) -> None:
         """Saves the state in which `fit` left the model, or puts back the one in which it had left it before."""
-        if self._over and self._past is not None:
-            self._check(self._past)
-            put_back(self.model, self._past.arrays)
-            objects = self._past.unpickled()
+        if self._finished and self._before is not None:
+            self._check(self._before)
+            put_back(self.model, self._before.arrays)
+            objects = self._before.unpickled()
             if self._states.fit_together(objects["callbacks"]):
                 self._states.put_back(objects["callbacks"])
             put_back_random_states(objects["random"])
-            self._seek(self._past)
+            self._seek(self._before)
             return
         writer = self._supervision.writer
         if writer.save_now(self._checkpoint(self._epoch + 1, 0, {}), finished_name(self._call)):
@@ -190,23 +190,23 @@ class Passage(keras.callbacks.CallbackList):
         if self._supervision.stopping:
             raise Stopped
 
-    def _arrive(self, past: Checkpoint) -> None:
+    def _restore(self, before: Checkpoint) -> None:
         """Puts everything back as it was at the checkpoint."""
-        facts = past.facts
-        if self._passing is None:
+        facts = before.facts
+        if self._skipping is None:
             return
-        self._check(past)
+        self._check(before)
         if self._feed.reproducible:
             new = facts["batch"] == 0
-            self._passing.move(self._data, facts["passes"], kept_open=self._kept_open, new_epoch=new)
-        self._passing.leave()
-        self._passing = None
-        put_back(self.model, past.arrays)
-        objects = past.unpickled()
+            self._skipping.move(self._data, facts["passes"], kept_open=self._kept_open, new_epoch=new)
+        self._skipping.leave()
+        self._skipping = None
+        put_back(self.model, before.arrays)
+        objects = before.unpickled()
         self._epoch_random = objects["epoch_random"]
         put_back_random_states(objects["random"])
         self.model.stop_training = facts["stopped"]
-        self._past = self._supervision.reached = None  # as large as the model
+        self._before = self._supervision.reached = None  # as large as the model
         where = f"after batch {facts['batch']} of" if facts["batch"] else "at the beginning of"
         _LOG.info("Goes on %s epoch %d.", where, facts["epoch"] + 1)
 
@@ -236,7 +236,7 @@ class Passage(keras.callbacks.CallbackList):
             "passes": 0 if pipeline is None else pipeline.order.position.epoch,
             "stopped": bool(self.model.stop_training),
             "model": self._model_mark,
-            "data": self._mark,
+            "data": self._data_mark,
         }
         objects = {
             "callbacks": self._states.save(),
@@ -246,23 +246,23 @@ class Passage(keras.callbacks.CallbackList):
         }
         return Checkpoint(facts, values_of(self.model), pickle.dumps(objects))
 
-    def _check(self, past: Checkpoint) -> None:
-        if past.facts["model"] != fingerprint(self.model):
+    def _check(self, before: Checkpoint) -> None:
+        if before.facts["model"] != fingerprint(self.model):
             raise InvalidInput(
                 "A checkpoint is put back into the model it was made of, and the script has built another one",
                 received=f"call {self._call + 1} of fit()",
                 remedy="Train from the beginning: memfit run without --resume",
             )
-        if past.facts["data"] != self._mark:
+        if before.facts["data"] != self._data_mark:
             _LOG.warning(
                 "The arrays given to fit() are not those of the checkpoint: the script has made them anew, and the "
                 "training goes on with them. Seed what it draws them from."
             )
 
-    def _seek(self, past: Checkpoint) -> None:
+    def _seek(self, before: Checkpoint) -> None:
         pipeline = pipeline_of(self._data)
         if pipeline is not None:
-            pipeline.order.seek(past.facts["passes"], 0)
+            pipeline.order.seek(before.facts["passes"], 0)
 
     def _warn(self) -> None:
         lost = self._states.lost()

@@ -1,7 +1,6 @@
 """The supervisor: runs a script in a process of its own, and starts it again where it was when it dies."""
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -10,43 +9,40 @@ import sys
 import threading
 import tty
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.sizes import Size
-from memfit.survival.deaths import Death, death, explained, kernel_kills
-from memfit.survival.run_records import Lock, RunRecord, directory_of, has_checkpoint, opened
-from memfit.survival.script_running import OUTCOME, SETTINGS
+from memfit.survival.child_process import OUTCOME, SETTINGS
+from memfit.survival.crashes import Crash, count_kernel_kills, explain_crash, judge_exit
+from memfit.survival.run_directory import Lock, RunRecord, directory_of, has_checkpoint, open_directory
+from memfit.survival.settings import POSITION, ProcessSettings, RunSettings
 
 # A death further on is progress; this many without any, and the cause is where it stands.
 _ATTEMPTS = 3
 _TAIL = 2**16  # bytes of the error stream kept for the diagnosis
 _REQUESTS = (signal.SIGINT, signal.SIGTERM)
-_SHORTEST = 5.0  # seconds between two checkpoints: what a kill may cost, however cheap checkpoints are
 
 
 def supervise(
     script: str | Path,
     arguments: Sequence[str] = (),
+    settings: RunSettings = RunSettings(),  # noqa: B008 (frozen)
     *,
-    memory: int | str | None = None,
-    allow: str = "near",
     resume: bool = False,
     tell: Callable[[str], None] = lambda line: None,
-    shortest: float = _SHORTEST,
 ) -> int:
     """Runs a training script to its end, however often its process dies.
 
     Args:
         script: The script, which need not know memfit.
         arguments: Its arguments.
-        memory: What each `fit` in it may take; None for what is free.
-        allow: The most that a plan may change.
+        settings: What to do with it.
         resume: Whether to go on where an earlier run was stopped.
         tell: Takes what there is to say, a line at a time.
-        shortest: Seconds between two checkpoints at least.
 
     Returns:
         The script's exit code; 128 and the signal's number where a signal ended it.
@@ -57,18 +53,16 @@ def supervise(
     script = Path(script)
     if not script.is_file():
         raise InvalidInput("There is no such script", received=str(script))
-    if memory is not None:
-        Size(memory, of=2**60)
-    Fidelity.read(allow)
+    if settings.memory is not None:
+        Size(settings.memory, of=2**60)
+    Fidelity.read(settings.allow)
     directory = directory_of(script, arguments, Path.cwd())
     lock = Lock(directory)
     try:
         if resume and not has_checkpoint(directory):
             tell("There is no checkpoint of this script with these arguments: it starts from the beginning.")
-        record = opened(directory, script, arguments, resume=resume)
-        run = _Run(script, list(arguments), directory, record, tell)
-        settings = {"memory": memory, "allow": allow, "shortest": shortest}
-        return run.to_its_end(settings)
+        record = open_directory(directory, script, arguments, resume=resume, seed=settings.seed)
+        return _Run(script, list(arguments), directory, record, tell).run_to_end(settings)
     finally:
         lock.release()
         with contextlib.suppress(OSError):  # not empty: other runs have theirs there
@@ -92,56 +86,52 @@ class _Run:
         self._asked: int | None = None
         self._log = bytearray()
 
-    def to_its_end(self, settings: dict[str, Any]) -> int:
+    def run_to_end(self, settings: RunSettings) -> int:
         """Starts the script until it ends by itself, is asked to end, or dies without getting further."""
         furthest: tuple[int, int, int] | None = None
         attempts, tighten = 0, False
         with self._signals():
             while True:
-                kills = kernel_kills()
-                code = self._once({**settings, "tighten": tighten})
+                kills = count_kernel_kills()
+                code = self._run_once(settings, tighten=tighten)
                 if code == 0:
                     shutil.rmtree(self._directory, ignore_errors=True)
                     return 0
                 if self._asked is not None:
-                    return self._stopped(128 + self._asked)
+                    return self._stop(128 + self._asked)
                 log = self._log.decode(errors="replace")
                 said = (self._directory / OUTCOME).exists()
-                found = death(code, log, said_memory=said, killed_for_memory=kernel_kills() > kills)
-                if found is None:
+                killed = count_kernel_kills() > kills
+                crash = judge_exit(code, log, said_memory=said, killed_for_memory=killed)
+                if crash is None:
                     ended = 128 - code if code < 0 else code
-                    return self._stopped(ended) if ended - 128 in _REQUESTS else ended
-                position = _seen(self._directory / "position")
+                    return self._stop(ended) if ended - 128 in _REQUESTS else ended
+                position = _position(self._directory)
                 further = position is not None and (furthest is None or position > furthest)
                 attempts = 1 if further else attempts + 1
                 furthest = max(filter(None, (position, furthest)), default=None)
                 if attempts >= _ATTEMPTS:
-                    return self._given_up(found, position, log)
-                tighten = found.memory
-                self._tell(f"{found.cause} {_where(position)}. " + _next(found))
+                    return self._give_up(crash, position, log)
+                tighten = crash.memory
+                self._tell(f"{crash.cause} {_where(position)}. " + _next(crash))
 
-    def _once(self, settings: dict[str, Any]) -> int:
+    def _run_once(self, settings: RunSettings, *, tighten: bool) -> int:
         """Runs the script in a process, and returns its exit code."""
-        (self._directory / OUTCOME).unlink(missing_ok=True)
+        for name in (OUTCOME, POSITION):
+            (self._directory / name).unlink(missing_ok=True)
         self._log.clear()
-        told = {
-            **settings,
-            "directory": str(self._directory.resolve()),
-            "seed": self._record.seed,
-            "talkative": sys.stderr.isatty(),
-        }
+        told = ProcessSettings(
+            **{**asdict(settings), "seed": self._record.seed},
+            directory=str(self._directory.resolve()),
+            tighten=tighten,
+            verbose=sys.stderr.isatty(),
+        )
         # One order of sets and dicts of text in all processes of the run.
         hashes = os.environ.get("PYTHONHASHSEED", str(self._record.seed))
-        environment = {**os.environ, SETTINGS: json.dumps(told), "PYTHONHASHSEED": hashes}
+        environment = {**os.environ, SETTINGS: told.to_json(), "PYTHONHASHSEED": hashes}
         reading, writing = _stream()
         self._child = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "memfit.survival.script_running",
-                str(self._script),
-                *self._arguments,
-            ],
+            [sys.executable, "-m", "memfit.survival.child_process", str(self._script), *self._arguments],
             env=environment,
             stderr=writing,
             process_group=0,  # a Ctrl-C is for the supervisor, which passes it on to the script alone
@@ -186,7 +176,7 @@ class _Run:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _stopped(self, code: int) -> int:
+    def _stop(self, code: int) -> int:
         if has_checkpoint(self._directory):
             self._tell(f"To go on: {self._command()}")
         else:
@@ -196,13 +186,13 @@ class _Run:
     def _command(self) -> str:
         return " ".join(["memfit run --resume", str(self._script), *self._arguments])
 
-    def _given_up(self, found: Death, position: tuple[int, int, int] | None, log: str) -> int:
-        self._tell(f"{found.cause} {_where(position)}, {_ATTEMPTS} times without getting further.")
-        for line in repr(explained(found, log)).splitlines():
+    def _give_up(self, crash: Crash, position: tuple[int, int, int] | None, log: str) -> int:
+        self._tell(f"{crash.cause} {_where(position)}, {_ATTEMPTS} times without getting further.")
+        for line in repr(explain_crash(crash, log)).splitlines():
             self._tell(line)
         if has_checkpoint(self._directory):
             self._tell(f"When that is changed: {self._command()}")
-        return found.exit_code
+        return crash.exit_code
 
 
 def _stream() -> tuple[int, int]:
@@ -214,22 +204,19 @@ def _stream() -> tuple[int, int]:
     return reading, writing
 
 
-def _seen(path: Path) -> tuple[int, int, int] | None:
-    from memfit.survival.supervision import seen
+def _position(directory: Path) -> tuple[int, int, int] | None:
+    from memfit.survival.supervision import read_position
 
-    return seen(path)
+    return read_position(directory)
 
 
 def _where(position: tuple[int, int, int] | None) -> str:
     if position is None:
         return "before the training began"
     call, epoch, batch = position
-    return (
-        f"in fit() {call + 1}, epoch {epoch + 1}, batch {batch + 1}"
-        if call
-        else (f"in epoch {epoch + 1}, batch {batch + 1}")
-    )
+    place = f"epoch {epoch + 1}, batch {batch + 1}"
+    return f"in fit() {call + 1}, {place}" if call else f"in {place}"
 
 
-def _next(found: Death) -> str:
-    return "Starting again with a tighter plan." if found.memory else "Starting again."
+def _next(crash: Crash) -> str:
+    return "Starting again with a tighter plan." if crash.memory else "Starting again."

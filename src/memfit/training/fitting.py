@@ -4,29 +4,27 @@ from contextlib import nullcontext
 from typing import Any
 
 import keras
-import numpy as np
 
 from memfit.budgets.one_piece import take_in_one_piece
 from memfit.budgets.peaks import PeakMeter, device_name
 from memfit.compat import keras_data
-from memfit.errors import CannotTell, InvalidInput, in_one_line
+from memfit.data.peeking import FirstBatch
+from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
-from memfit.planning.planning import plan as make_plan
-from memfit.planning.refusal import DoesNotFit
 from memfit.steps.host_arrays import on_host
 from memfit.steps.installing import check_model
 from memfit.steps.precision import lowered
-from memfit.survival.supervised_fit import keras_fit, known_plan, tighter_plan
-from memfit.survival.supervision import current
-from memfit.training.batches import batch_size_of, check_not_empty, first_samples, looked_into
+from memfit.training.batches import check_not_empty, first_samples, looked_into
 from memfit.training.feeding import mark_of
-from memfit.training.guard.events import Journal, log
+from memfit.training.guard.events import Journal
 from memfit.training.guard.guarding import guarded_training
 from memfit.training.guard.reading import reopenable
 from memfit.training.monitoring.monitoring import monitored
+from memfit.training.plan_choice import choose_plan
 from memfit.training.planned_steps import check_losses, suited
 from memfit.training.run import Run
+from memfit.training.running import current_runner
 
 
 def fit(
@@ -73,52 +71,7 @@ def fit(
             model. The model is then as it was.
         OutOfMemory: If memory ran out and nothing that is allowed was tight enough.
     """
-    check_model(model)
-    check_not_empty(x)
-    if plan is not None and memory is not None:
-        raise InvalidInput(
-            "A plan says the memory it was made for, so give `plan` or `memory`, not both",
-            received=f"plan=..., memory={memory!r}",
-        )
-    journal = Journal()
-    # A plan that somebody made is a promise: tightening goes no farther than it does.
-    allowed = Fidelity.read(allow) if plan is None else plan.fidelity
-    plan = known_plan(model) if plan is None else plan
-    x, first = looked_into(x)
-    if plan is None and model.compiled:  # Keras says best that a model is not compiled
-        try:
-            validates = validation_data is not None or bool(validation_split)
-            # Keras makes a sample weight of every class weight.
-            weight = np.ones(1, "float32") if class_weight and sample_weight is None else sample_weight
-            data = (first or x) if keras_data.batches_itself(x) else (x, y, weight)
-            samples = batch_size_of(x, batch_size, first)
-            validation = (validation_batch_size or samples) if validates else None
-            plan = tighter_plan(
-                model,
-                memory,
-                lambda room: make_plan(
-                    model, samples, room, allow, data=data, validation_batch_size=validation
-                ),
-            )
-        except DoesNotFit:
-            raise
-        except Exception as error:  # whatever a step of one's own says to samples that are not real
-            # A script that `memfit run` leads knows nothing of memfit, and could not tell it more.
-            wrong = isinstance(error, InvalidInput) and not isinstance(error, CannotTell)
-            if memory is not None and (wrong or current() is None):
-                raise
-            journal.note(f"Trained as stock Keras, because no plan could be made: {in_one_line(error)}")
-            if memory is not None:
-                log.warning("%s", journal.events[-1])
-    if plan is not None:
-        plan = suited(model, plan)
-        batch_size = _batch_size_with(plan, x, batch_size)
-        for assumed in check_losses(model, plan, first_samples(x, y, sample_weight, first)):
-            journal.note(assumed)
-        if not plan.changes_nothing:
-            take_in_one_piece(plan.memory, device_name())
-    precision = None if plan is None else plan.precision
-    arguments = {
+    arguments: dict[str, Any] = {
         "x": x,
         "y": y,
         "batch_size": batch_size,
@@ -136,9 +89,56 @@ def fit(
         "validation_batch_size": validation_batch_size,
         "validation_freq": validation_freq,
     }
-    on_the_host = plan is not None and plan.inputs_on_host
-    with lowered(model, precision), on_host(model, arguments, on_the_host) as (arguments, host):
-        if on_the_host and host is None:
+    check_model(model)
+    current_runner().begin(model, arguments)
+    _check_arguments(x, memory, plan)
+    # A plan that the user made is a promise: tightening goes no farther than it does.
+    allowed = Fidelity.read(allow) if plan is None else plan.fidelity
+    arguments["x"], first = looked_into(x)
+    journal = Journal()
+    if plan is None and model.compiled:  # Keras says best that a model is not compiled
+        plan = choose_plan(model, arguments, first, memory, allow, journal)
+    if plan is not None:
+        plan = _prepare(model, plan, arguments, first, journal)
+    return _train(model, arguments, plan, allowed, journal)
+
+
+def _check_arguments(x: Any, memory: int | str | None, plan: Plan | None) -> None:
+    check_not_empty(x)
+    if plan is not None and memory is not None:
+        raise InvalidInput(
+            "A plan says the memory it was made for, so give `plan` or `memory`, not both",
+            received=f"plan=..., memory={memory!r}",
+        )
+
+
+def _prepare(
+    model: keras.Model, plan: Plan, arguments: dict[str, Any], first: FirstBatch | None, journal: Journal
+) -> Plan:
+    """Returns the plan as this model follows it, once all that it needs is there.
+
+    Raises:
+        InvalidInput: If the plan does not suit the model or the batch size.
+    """
+    plan = suited(model, plan)
+    x, y, sample_weight = (arguments[name] for name in ("x", "y", "sample_weight"))
+    arguments["batch_size"] = _batch_size_with(plan, x, arguments["batch_size"])
+    for assumption in check_losses(model, plan, first_samples(x, y, sample_weight, first)):
+        journal.note(assumption)
+    if not plan.changes_nothing:
+        take_in_one_piece(plan.memory, device_name())
+    return plan
+
+
+def _train(
+    model: keras.Model, arguments: dict[str, Any], plan: Plan | None, allowed: Fidelity, journal: Journal
+) -> keras.callbacks.History:
+    """Trains as a plan says, under guard; returns Keras's history, with the `Run`."""
+    precision = None if plan is None else plan.precision
+    wants_host = plan is not None and plan.inputs_on_host
+    mark = mark_of(arguments["x"], arguments["y"])
+    with lowered(model, precision), on_host(model, arguments, wants_host) as (arguments, host):
+        if wants_host and host is None:
             journal.note("The plan wants arrays, which stay on the host; this data takes more than it says.")
         with (
             guarded_training(model, plan, allowed, journal, *reopenable(arguments), host)
@@ -146,19 +146,19 @@ def fit(
             else nullcontext(),
             PeakMeter(device_name()) as meter,
         ):
-            history = keras_fit(model, arguments, plan, mark_of(x, y))
+            history = current_runner().fit(model, arguments, plan, mark)
     history.memory = Run(
         plan=plan,
         predicted=None if plan is None else plan.predicted,
         measured=meter.peak or None,
         events=tuple(journal.events),
-        monitored=monitored(callbacks),
+        monitored=monitored(arguments["callbacks"]),
     )
     return history
 
 
 def _batch_size_with(plan: Plan, x: Any, batch_size: int | None) -> int | None:
-    """The batch size to give to Keras, which ignores it for data in batches; the plan's, where there is none."""
+    """Returns the batch size for Keras, which ignores it for data in batches; the plan's, where none is given."""
     if keras_data.batches_itself(x):
         return batch_size
     if batch_size is None:

@@ -8,9 +8,9 @@ import keras
 import tensorflow as tf
 
 from memfit.errors import InvalidInput
-from memfit.survival.supervision import current
 from memfit.training.feeding import Feed, feed
 from memfit.training.guard.events import Journal, OutOfMemory, shortage
+from memfit.training.running import current_runner
 
 # How often the same batch is read again: TensorFlow waits 10 s for memory, and its threads fail on for a while.
 _TRIES = 4
@@ -92,10 +92,10 @@ class Reader:
 def reopenable(arguments: Mapping[str, Any]) -> tuple[Feed | None, Feed | None]:
     """The training and the validation data of a call of `fit`, as far as they may be opened again.
 
-    Not under a supervisor, who starts a new process at the lost batch, and not where Keras reads on in one
+    Not where a new process is started at the lost batch, and not where Keras reads on in one
     iterator over several epochs.
     """
-    if current() is not None:
+    if current_runner().restarts:
         return None, None
     fit = arguments
     train = validation = None

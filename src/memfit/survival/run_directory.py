@@ -47,27 +47,39 @@ def directory_of(script: Path, arguments: Sequence[str], beside: Path) -> Path:
     return beside / ".memfit" / f"{script.stem}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
-def new_record(script: Path, arguments: Sequence[str]) -> RunRecord:
+def _new_record(script: Path, arguments: Sequence[str], seed: int | None) -> RunRecord:
     """Describes a run that begins now."""
     return RunRecord(
         str(script.resolve()),
         hashlib.sha256(script.read_bytes()).hexdigest(),
         list(arguments),
         _versions(),
-        random.SystemRandom().randrange(2**31),
+        random.SystemRandom().randrange(2**31) if seed is None else seed,
         time.time(),
     )
 
 
-def opened(directory: Path, script: Path, arguments: Sequence[str], *, resume: bool) -> RunRecord:
+def open_directory(
+    directory: Path, script: Path, arguments: Sequence[str], *, resume: bool, seed: int | None = None
+) -> RunRecord:
     """Prepares the directory for a run that begins, or goes on.
 
     A run that begins anew moves an unfinished one aside, to the same name with ".old".
 
+    Args:
+        directory: What `directory_of` says.
+        script: The script.
+        arguments: Its arguments.
+        resume: Whether to go on with the run that is there.
+        seed: Of a run that begins; None for a random one.
+
+    Returns:
+        What the run belongs to.
+
     Raises:
         InvalidInput: If the directory cannot be written, or holds the checkpoint of another script or version.
     """
-    record = new_record(script, arguments)
+    record = _new_record(script, arguments, seed)
     try:
         if (directory / _RECORD).exists() and resume:
             earlier = RunRecord(**json.loads((directory / _RECORD).read_text()))
@@ -147,10 +159,10 @@ def _check(earlier: RunRecord, now: RunRecord) -> None:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

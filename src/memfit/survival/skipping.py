@@ -1,4 +1,4 @@
-"""Steps that do nothing, for batches that an earlier process has trained; and moving the data to the next one."""
+"""Skipping batches that an earlier process has trained: steps that do nothing, and data moved to the next batch."""
 
 import contextlib
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from memfit.compat import keras_training
 from memfit.data.pipeline import pipeline_of
 
 
-class PassingSteps:
+class SkippedSteps:
     """Stands in for a model's training and validation steps.
 
     Keras opens its data and counts its steps as in the run before. Nothing is read meanwhile: the iterator that
@@ -48,7 +48,7 @@ class PassingSteps:
         self._model.train_function, self._model.test_function = self._own
 
     def move(self, data: Any, seen: int, *, kept_open: bool, new_epoch: bool) -> None:
-        """Moves the data to the batch after the last one passed.
+        """Moves the data to the batch after the last one skipped.
 
         Args:
             data: What Keras reads.

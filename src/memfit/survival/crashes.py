@@ -1,4 +1,4 @@
-"""Why a process ended: by itself, by a signal, for want of memory."""
+"""Why a training process ended: by itself, by a signal, or for want of memory."""
 
 import signal
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _CRASHES = {signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signa
 
 
 @dataclass(frozen=True)
-class Death:
+class Crash:
     """The end of a training process that its script did not want.
 
     Attributes:
@@ -27,7 +27,7 @@ class Death:
     exit_code: int
 
 
-def death(exit_code: int, log: str, *, said_memory: bool, killed_for_memory: bool) -> Death | None:
+def judge_exit(exit_code: int, log: str, *, said_memory: bool, killed_for_memory: bool) -> Crash | None:
     """Judges the end of a process; None where the script ended as it wanted to.
 
     Args:
@@ -40,22 +40,22 @@ def death(exit_code: int, log: str, *, said_memory: bool, killed_for_memory: boo
     if number in _CRASHES:
         name = signal.Signals(number).name
         memory = killed_for_memory if number == signal.SIGKILL else _speaks_of_memory(log)
-        return Death(name, memory, 128 + number)
+        return Crash(name, memory, 128 + number)
     if exit_code > 0 and said_memory:
-        return Death("out of memory", True, exit_code)
+        return Crash("out of memory", True, exit_code)
     return None
 
 
-def explained(found: Death, log: str) -> Explanation:
-    """Explains a death from its log, or from the signal alone where the log says nothing."""
+def explain_crash(crash: Crash, log: str) -> Explanation:
+    """Explains a crash from its log, or from the signal alone where the log says nothing."""
     told = read_error(log)
-    if told.ran_out != "unknown" or found.exit_code < 128:
+    if told.ran_out != "unknown" or crash.exit_code < 128:
         return told
-    return read_error(ProcessDied(128 - found.exit_code))
+    return read_error(ProcessDied(128 - crash.exit_code))
 
 
-def kernel_kills(root: Path = Path("/")) -> int:
-    """How many processes the kernel has killed for want of memory, on this machine and in this cgroup."""
+def count_kernel_kills(root: Path = Path("/")) -> int:
+    """Returns how many processes the kernel has killed for want of memory, on this machine and in this cgroup."""
     counts = _counts(root / "proc/vmstat") + _counts(root / "sys/fs/cgroup/memory.events")
     return sum(counts)
 

@@ -1,0 +1,188 @@
+"""The process that `memfit run` starts: a script as Python would run it, its calls of Keras routed through memfit.
+
+Nothing is imported before the script imports it, so that whatever it sets in the environment first still counts.
+"""
+
+import ctypes
+import functools
+import logging
+import os
+import signal
+import sys
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memfit.survival.intercepting import intercept
+from memfit.survival.scripts import after_import, run_script
+from memfit.survival.seeding import seed_what_is_unseeded
+from memfit.survival.settings import ProcessSettings
+
+if TYPE_CHECKING:
+    from memfit.survival.supervised_runner import SupervisedRunner
+
+SETTINGS = "MEMFIT_RUN"  # the environment variable in which the supervisor passes its settings
+OUTCOME = "outcome"  # the file in which this process says that memory ended it
+_DIE_WITH_PARENT = 1  # prctl(2): PR_SET_PDEATHSIG
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs a script: its path, and then its own arguments."""
+    # Taken out of the environment: processes that the script starts are its own business.
+    settings = ProcessSettings.from_json(os.environ.pop(SETTINGS))
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)
+    _log_to_stderr(settings.verbose)
+    seed_what_is_unseeded(settings.seed)
+    process = _Process(settings)
+    after_import("keras", process.route_through_memfit)
+    after_import("memfit.training.fitting", lambda module: process.install_runner())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, process.stop)
+    os.register_at_fork(after_in_child=process.forget_after_fork)
+    del sys.path[0]  # what `python -m` put there
+    process.run(Path(arguments[0]), arguments[1:])
+
+
+class _Process:
+    """The script's process: its trainings, and how it ends."""
+
+    def __init__(self, settings: ProcessSettings) -> None:
+        self._settings = settings
+        self._runner: SupervisedRunner | None = None
+        self._keras_fit: Any = None
+        self._forked = False
+        self._stopped_by = int(signal.SIGTERM)
+
+    def route_through_memfit(self, keras: Any) -> None:
+        """Lets `fit`, `evaluate` and `predict` of every Keras model go through memfit.
+
+        Args:
+            keras: The module, just imported.
+        """
+        if keras.config.backend() != "tensorflow":
+            logging.getLogger("memfit").warning(
+                "Keras runs on %s here: memfit leaves it as it is.", keras.config.backend()
+            )
+            return
+        self._keras_fit = keras.Model.fit
+        for name in ("fit", "evaluate", "predict"):
+            intercept(keras.Model, name, functools.partial(self._route, name))
+
+    def _route(self, name: str, original: Callable[..., Any], model: Any, **arguments: Any) -> Any:
+        from memfit.training.evaluating import evaluate
+        from memfit.training.fitting import fit
+        from memfit.training.predicting import predict
+        from memfit.training.running import current_runner, stock_runner
+
+        self.install_runner()
+        # Inside of a training, memfit's and Keras's own calls are left to Keras; in a forked process all are.
+        if self._forked or current_runner() is not self._runner:
+            return original(model, **arguments)
+        if name == "fit":
+            return fit(model, **arguments, memory=self._settings.memory, allow=self._settings.allow)
+        with stock_runner():
+            return (evaluate if name == "evaluate" else predict)(model, **arguments)
+
+    def install_runner(self) -> None:
+        """Lets every `fit` of this process be run with checkpoints, `memfit.fit` included."""
+        if self._runner is None and not self._forked:
+            from memfit.survival.supervised_runner import SupervisedRunner
+            from memfit.survival.supervision import Supervision
+            from memfit.training.running import install_runner
+
+            self._runner = SupervisedRunner(Supervision(self._settings), self._keras_fit)
+            install_runner(self._runner)
+
+    def run(self, script: Path, arguments: Sequence[str]) -> None:
+        """Runs the script, and ends as it does."""
+        try:
+            run_script(script, arguments)
+        except SystemExit:
+            raise
+        except BaseException as error:
+            self._end_by_error(error)
+        finally:
+            self._finish_writing()
+
+    def _end_by_error(self, error: BaseException) -> None:
+        if _is_of("memfit.survival.supervision", "Stopped", error):
+            sys.exit(self._stopped_by + 128)
+        if _ran_out_of_memory(error):
+            (Path(self._settings.directory) / OUTCOME).write_text("memory")
+        trace = error.__traceback__
+        while trace is not None and _is_memfit(trace):
+            trace = trace.tb_next
+        if _is_of("memfit.errors", "MemfitError", error):
+            trace = _without_memfit(trace)  # what memfit refuses, its own frames would not explain
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        if isinstance(error, KeyboardInterrupt):
+            self._end_by_signal(signal.SIGINT)
+        sys.exit(1)
+
+    def stop(self, number: int, frame: Any) -> None:
+        """Handles a signal: a training ends after its batch, with a checkpoint; anything else at once."""
+        if self._runner is not None and self._runner.supervision.ask_to_stop():
+            self._stopped_by = number
+            return
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._end_by_signal(number)
+
+    def _end_by_signal(self, number: int) -> None:
+        self._finish_writing()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def _finish_writing(self) -> None:
+        if self._runner is not None:
+            self._runner.supervision.writer.wait()
+
+    def forget_after_fork(self) -> None:
+        """Lets a forked process, such as a data worker, be as it would be without memfit."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._forked = True
+        if self._runner is not None:
+            from memfit.training.running import install_runner
+
+            self._runner = None
+            install_runner(None)
+
+
+def _is_of(module: str, name: str, error: BaseException) -> bool:
+    """Whether an error is of a class of memfit's, without importing it: an error of a module not there is not."""
+    there = sys.modules.get(module)
+    return there is not None and isinstance(error, getattr(there, name))
+
+
+def _is_memfit(trace: types.TracebackType) -> bool:
+    return trace.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+def _without_memfit(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """Cuts a traceback off where the script calls memfit."""
+    if trace is None or _is_memfit(trace):
+        return None
+    rest = _without_memfit(trace.tb_next)
+    return types.TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+
+
+def _ran_out_of_memory(error: BaseException) -> bool:
+    """Whether TensorFlow, the guard or Python said so; by name, as TensorFlow may not be there."""
+    names = {base.__name__ for base in type(error).__mro__}
+    return bool(names & {"ResourceExhaustedError", "OutOfMemory", "MemoryError"})
+
+
+def _log_to_stderr(verbose: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("memfit: %(message)s"))
+    log = logging.getLogger("memfit")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO if verbose else logging.WARNING)
+    log.propagate = False
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,53 @@
+"""What a run is asked to do, and what the supervisor tells the process that it starts."""
+
+import json
+from dataclasses import asdict, dataclass
+
+POSITION = "position"  # the file of a run that says which batch is being trained
+# Seconds between two checkpoints: what a kill may cost, however cheap checkpoints are.
+_CHECKPOINT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What `memfit run` is asked to do with a script.
+
+    Attributes:
+        memory: What each `fit` in it may take; None for what is free.
+        allow: The most that a plan may change.
+        strict: Whether a bug in memfit ends the script, instead of a warning and a training as in stock Keras.
+        checkpoint_seconds: Seconds between two checkpoints at least.
+        seed: What random numbers that the script does not seed are drawn from; None for a new one.
+    """
+
+    memory: int | str | None = None
+    allow: str = "near"
+    strict: bool = False
+    checkpoint_seconds: float = _CHECKPOINT_SECONDS
+    seed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings(RunSettings):
+    """What one process of a run is told.
+
+    Attributes:
+        seed: The seed of the run.
+        directory: Where checkpoints, plans and the position are.
+        tighten: Whether memory ended the process before: then another plan is made, for less.
+        verbose: Whether to log what is only informative.
+    """
+
+    seed: int
+    directory: str
+    tighten: bool = False
+    verbose: bool = False
+
+    def to_json(self) -> str:
+        """Returns the settings as text for an environment variable."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "ProcessSettings":
+        """Reads what `to_json` returned."""
+        return cls(**json.loads(text))

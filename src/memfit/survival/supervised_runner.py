@@ -1,0 +1,154 @@
+"""Running Keras's `fit` in a process that `memfit run` started: with checkpoints, and on from where it was."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from memfit.compat import keras_data
+from memfit.data.arrays import arrays
+from memfit.errors import InvalidInput, MemfitError
+from memfit.planning.fingerprint import fingerprint
+from memfit.planning.plan import Plan
+from memfit.planning.refusal import DoesNotFit
+from memfit.survival.resuming import ResumingCallbacks
+from memfit.survival.supervision import Supervision
+from memfit.training.feeding import Feed, feed
+from memfit.training.running import MakePlan, stock_runner
+
+_TIGHTER = 0.8  # of what the plan that ran out had predicted
+
+
+class SupervisedRunner:
+    """Runs every `fit` of a process under supervision (`training.running.Runner`)."""
+
+    restarts = True
+
+    def __init__(self, supervision: Supervision, keras_fit: Any = None) -> None:
+        """Takes over the trainings of a process.
+
+        Args:
+            supervision: Of this process.
+            keras_fit: Keras's own `Model.fit`, where another function stands in its place.
+        """
+        self.supervision = supervision
+        self.strict = supervision.settings.strict
+        self._keras_fit = keras_fit or keras.Model.fit
+        self._call = -1  # number of the fit() in the script
+
+    def begin(self, model: keras.Model, arguments: Mapping[str, Any]) -> None:
+        """Counts the calls of fit()."""
+        self._call += 1
+
+    def plan(self, model: keras.Model, memory: int | str | None, make: MakePlan) -> Plan:
+        """Returns the plan that an earlier process followed; a tighter one where memory ended that process.
+
+        Where no plan takes less, the one before has another chance: what took the memory may be gone.
+        """
+        supervision = self.supervision
+        before = self._plan_before(model)
+        if before is None:
+            return make(memory)
+        if not supervision.settings.tighten or supervision.has_finished(self._call):
+            return before
+        try:
+            return make(int(_TIGHTER * min(before.memory, before.predicted)))
+        except DoesNotFit:
+            return before
+
+    def fit(
+        self, model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None, data_mark: int
+    ) -> keras.callbacks.History:
+        """Calls Keras's `fit`, past what an earlier process has trained, and saves the state in which it ends."""
+        supervision, plan_file = self.supervision, self._plan_file()
+        if plan is not None:
+            unfinished = plan_file.with_suffix(".unfinished")
+            unfinished.write_text(json.dumps(plan.to_json()))
+            unfinished.replace(plan_file)  # a kill never leaves half of one
+        arguments, data_feed = _with_repeatable_order(arguments, supervision.settings.seed + self._call)
+        callbacks = ResumingCallbacks(
+            _listed(arguments["callbacks"]),
+            supervision=supervision,
+            call=self._call,
+            data=arguments["x"],
+            feed=data_feed,
+            kept_open=arguments["steps_per_epoch"] is not None,
+            data_mark=data_mark,
+            add_progbar=arguments["verbose"] != 0,
+            verbose=arguments["verbose"],
+            epochs=arguments["epochs"],
+            steps=_steps(arguments),
+            model=model,
+        )
+        supervision.training = True
+        try:
+            with stock_runner():
+                history = self._keras_fit(model, **{**arguments, "callbacks": callbacks})
+            callbacks.end()
+        finally:
+            supervision.training = False
+        return history
+
+    def _plan_before(self, model: keras.Model) -> Plan | None:
+        path = self._plan_file()
+        try:
+            plan = Plan.load(path) if path.exists() else None
+        except InvalidInput:  # of another version of memfit
+            return None
+        return plan if plan is not None and plan.model == fingerprint(model) else None
+
+    def _plan_file(self) -> Path:
+        return self.supervision.directory / f"plan-{self._call:03d}.json"
+
+
+def _with_repeatable_order(arguments: Mapping[str, Any], seed: int) -> tuple[dict[str, Any], Feed]:
+    """Returns the arguments, and what is known of the order of the data.
+
+    Arrays that Keras would shuffle without a seed are given an order that can be repeated: no script counts on a
+    particular one there.
+    """
+    changed = dict(arguments)
+    names = ("batch_size", "shuffle", "class_weight", "validation_split")
+    known = feed(
+        changed["x"], changed["y"], changed["sample_weight"], **{name: changed[name] for name in names}
+    )
+    unseeded = not known.reproducible and not keras_data.batches_itself(changed["x"])
+    if not unseeded or changed["shuffle"] == "batch" or changed["steps_per_epoch"] is not None:
+        return changed, known
+    parts = (changed["x"], changed["y"], changed["sample_weight"])
+    try:
+        if changed["validation_split"] and changed["validation_data"] is None:
+            parts, changed["validation_data"] = keras_data.split_off_validation(
+                parts, changed["validation_split"]
+            )
+        data = arrays(*parts, batch_size=changed["batch_size"] or 32, shuffle=True, seed=seed)
+    except (
+        MemfitError,
+        ValueError,
+        TypeError,
+    ):  # sparse arrays and the like, which only Keras can take apart
+        return dict(arguments), known
+    changed["validation_batch_size"] = changed["validation_batch_size"] or changed["batch_size"]
+    changed.update(x=data, y=None, sample_weight=None, shuffle=False, validation_split=0.0, batch_size=None)
+    return changed, feed(data)
+
+
+def _listed(callbacks: Any) -> Any:
+    return callbacks.callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else callbacks
+
+
+def _steps(arguments: Mapping[str, Any]) -> int | None:
+    """Returns the steps of an epoch, for the progress bar; None where only the data's end will tell."""
+    x, given = arguments["x"], arguments["steps_per_epoch"]
+    if given is not None:
+        return int(given)
+    if isinstance(x, keras.utils.PyDataset):
+        return x.num_batches
+    if keras_data.batches_itself(x):
+        batches = int(x.cardinality()) if keras_data.is_dataset(x) else -1
+        return batches if batches >= 0 else None
+    samples = len(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))
+    share = arguments["validation_split"] if arguments["validation_data"] is None else 0.0
+    return -(-int(samples * (1 - share)) // (arguments["batch_size"] or 32))

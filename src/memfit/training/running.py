@@ -1,0 +1,88 @@
+"""Who runs Keras's `fit`: Keras itself, unless `memfit run` has installed a runner of its own in this process."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import keras
+
+from memfit.planning.plan import Plan
+
+MakePlan = Callable[[int | str | None], Plan]
+
+
+class Runner(Protocol):
+    """What `fit` asks of whoever runs a training.
+
+    Attributes:
+        restarts: Whether a new process goes on where this one ends. Data is then not reopened in this one, and
+            the script, which need not know memfit, trains as stock Keras where no plan can be made.
+        strict: Whether a bug in memfit ends the training, instead of a warning and a training as in stock Keras.
+    """
+
+    restarts: bool
+    strict: bool
+
+    def begin(self, model: keras.Model, arguments: Mapping[str, Any]) -> None:
+        """Hears of a call of `fit` before anything of it happens."""
+
+    def plan(self, model: keras.Model, memory: int | str | None, make: MakePlan) -> Plan:
+        """Returns the plan for a model: what `make` makes of a memory, or one that is known already."""
+
+    def fit(
+        self, model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None, data_mark: int
+    ) -> keras.callbacks.History:
+        """Calls Keras's `fit` and returns its result.
+
+        Args:
+            model: The model.
+            arguments: All arguments of Keras's `fit`, by name.
+            plan: The plan that is followed; None for none.
+            data_mark: What the data is recognised by (`feeding.mark_of`); 0 where nothing is known.
+        """
+
+
+class StockRunner:
+    """Leaves everything to Keras."""
+
+    restarts = False
+    strict = False
+
+    def begin(self, model: keras.Model, arguments: Mapping[str, Any]) -> None:
+        """Does nothing."""
+
+    def plan(self, model: keras.Model, memory: int | str | None, make: MakePlan) -> Plan:
+        """Makes a plan for the memory."""
+        return make(memory)
+
+    def fit(
+        self, model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None, data_mark: int
+    ) -> keras.callbacks.History:
+        """Calls Keras's `fit`."""
+        return model.fit(**arguments)
+
+
+_STOCK: Runner = StockRunner()
+_runner = _STOCK
+
+
+def current_runner() -> Runner:
+    """Returns the runner of this process."""
+    return _runner
+
+
+def install_runner(runner: Runner | None) -> None:
+    """Lets every further `fit` of this process be run by a runner; None for Keras alone."""
+    global _runner
+    _runner = _STOCK if runner is None else runner
+
+
+@contextmanager
+def stock_runner() -> Iterator[None]:
+    """Lets Keras alone run what is called inside: calls that memfit or a callback makes within a training."""
+    runner = _runner
+    install_runner(None)
+    try:
+        yield
+    finally:
+        install_runner(runner)
