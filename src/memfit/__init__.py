@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from memfit.planning.plan import Plan as Plan
     from memfit.planning.planning import plan as plan
     from memfit.planning.refusal import DoesNotFit as DoesNotFit
+    from memfit.reporting.timeline import plot as plot
     from memfit.sizes import Size as Size
     from memfit.training.evaluating import evaluate as evaluate
     from memfit.training.fitting import fit as fit
@@ -61,6 +62,7 @@ _HOME = {
     "isolated": "memfit.budgets.isolation",
     "lint": "memfit.data.linting.lint",
     "plan": "memfit.planning.planning",
+    "plot": "memfit.reporting.timeline",
     "predict": "memfit.training.predicting",
     "release": "memfit.budgets.releasing",
 }

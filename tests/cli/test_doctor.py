@@ -9,8 +9,8 @@ import pytest
 from memfit.budgets.arena import arena_environment
 from memfit.budgets.budget import Budget
 from memfit.budgets.diagnosis import Diagnosis, diagnose
-from memfit.budgets.findings import findings
-from memfit.budgets.memory import Memory
+from memfit.budgets.findings import Growth, list_findings
+from memfit.budgets.memory import Kind, Memory
 from memfit.sizes import Size
 
 
@@ -27,7 +27,7 @@ def test_it_fits_one_screen_and_ends_with_code_0() -> None:
     assert len(done.stdout.splitlines()) < 40
     for part in ("Memory", "host", "Software", "TensorFlow", "Findings"):
         assert part in done.stdout
-    assert "\x1b" not in done.stdout, "no colours where nobody watches"
+    assert "\x1b" not in done.stdout, "no colours outside of a terminal"
 
 
 def test_json_is_for_programs() -> None:
@@ -51,15 +51,15 @@ def test_wrong_usage_ends_with_code_2_and_no_traceback(args: list[str]) -> None:
 
 
 def _gpu_machine(**changes: object) -> Diagnosis:
-    gpu = Memory("GPU:0 NVIDIA T4", Size("15GiB"), Size("2GiB"), "NVML")
-    host = Memory("host", Size("8GiB"), Size("512MiB"), "cgroup v2 limit")
+    gpu = Memory("GPU:0 NVIDIA T4", Size("15GiB"), Size("2GiB"), "NVML", Kind.GPU)
+    host = Memory("host", Size("8GiB"), Size("512MiB"), "cgroup v2 limit", Kind.CONTAINER)
     facts = {
         "budget": Budget((gpu,), host),
         "tensorflow": "2.21.0",
         "keras": "3.15.1",
         "backend": "tensorflow",
         "tensorflow_gpus": 0,
-        "growth": "TensorFlow takes nearly all of each GPU at its start",
+        "growth": Growth.WHOLE_DEVICE,
         "allocator": "BFC",
         "xla": "",
         "environment": {},
@@ -68,10 +68,10 @@ def _gpu_machine(**changes: object) -> Diagnosis:
 
 
 def test_findings_stand_in_order_of_weight_each_with_a_line_to_run() -> None:
-    found = findings(_gpu_machine())
-    assert [finding.weight for finding in found] == sorted((f.weight for f in found), reverse=True)
-    assert "TensorFlow sees none" in found[0].what
-    text = " ".join(finding.what for finding in found)
+    listed = list_findings(_gpu_machine())
+    assert [finding.weight for finding in listed] == sorted((f.weight for f in listed), reverse=True)
+    assert "TensorFlow sees none" in listed[0].what
+    text = " ".join(finding.what for finding in listed)
     for part in (
         "nearly all memory of every GPU",
         "2.00 GiB of 15.00 GiB",
@@ -79,7 +79,7 @@ def test_findings_stand_in_order_of_weight_each_with_a_line_to_run() -> None:
         "container",
     ):
         assert part in text
-    assert all(finding.do for finding in found)
+    assert all(finding.do for finding in listed)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,18 @@ def test_findings_stand_in_order_of_weight_each_with_a_line_to_run() -> None:
         ({"backend": "jax"}, "jax backend"),
         ({"keras": "3.9.0"}, "older than 3.12"),
         ({"tensorflow": "2.18.1"}, "older than 2.19"),
+        ({"environment": {"TF_CUDNN_WORKSPACE_LIMIT_IN_MB": "512"}}, "capped at 512 MiB"),
         ({"environment": {"TF_XLA_FLAGS": "--tf_xla_auto_jit=2"}}, "turns XLA on"),
     ],
 )
 def test_each_wrong_setting_has_its_finding(changes: dict[str, object], part: str) -> None:
-    assert any(part in finding.what for finding in findings(_gpu_machine(**changes)))
-    assert not any(part in finding.what for finding in findings(_gpu_machine()))
+    assert any(part in finding.what for finding in list_findings(_gpu_machine(**changes)))
+    assert not any(part in finding.what for finding in list_findings(_gpu_machine()))
+
+
+def test_a_gpu_that_grows_needs_no_advice_on_growth() -> None:
+    told = " ".join(finding.what for finding in list_findings(_gpu_machine(growth=Growth.GROWS)))
+    assert "nearly all memory of every GPU" not in told
 
 
 def test_the_backend_is_read_as_keras_reads_it(tmp_path: Path) -> None:

@@ -243,13 +243,6 @@ def test_it_prints_as_a_table_whose_parts_add_up(est):
     assert est.to_json()["peak"] == sum(est.to_json()["breakdown"].values())
 
 
-def test_the_plot_is_one_file_without_addresses_of_scripts(est, tmp_path):
-    page = est.plot(tmp_path / "peak.html", memory="64MiB").read_text()
-    assert "<script src=" not in page
-    assert "activations" in page
-    assert "budget 64 MiB" in page
-
-
 class Odd(keras.Model):
     """No get_config, layers in containers, a step of its own, targets inside the inputs."""
 

@@ -1,13 +1,13 @@
 """The budget: the bytes a job may use on its devices and on the host, each with where the figure came from."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memfit.budgets.arena import arena_cap
 from memfit.budgets.counting import counted
 from memfit.budgets.host import host_memory
-from memfit.budgets.memory import Memory
+from memfit.budgets.memory import Kind, Memory
 from memfit.budgets.nvml import gpus
 from memfit.compat.tf_runtime import is_initialised
 from memfit.sizes import Size
@@ -54,18 +54,18 @@ def budget() -> Budget:
 
 
 def _devices() -> list[Memory]:
-    found = gpus()
-    if found:
-        return [_limited(memory, index) for index, memory in enumerate(found)]
+    present = gpus()
+    if present:
+        return [_limit(memory, index) for index, memory in enumerate(present)]
     cap = arena_cap()
     if cap is None:
         return []
     used = _allocated("CPU:0")
     source = "arena's cap" if used is None else "arena's cap, TensorFlow's allocator"
-    return [Memory("arena", cap, Size(max(cap - (used or 0), 0)), source)]
+    return [Memory("arena", cap, Size(max(cap - (used or 0), 0)), source, Kind.ARENA)]
 
 
-def _limited(memory: Memory, index: int) -> Memory:
+def _limit(memory: Memory, index: int) -> Memory:
     """The GPU with the limit that TensorFlow was given for it, where it was given one."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
@@ -78,7 +78,7 @@ def _limited(memory: Memory, index: int) -> Memory:
         return memory
     limit = Size(int(logical[0].memory_limit) * 2**20)
     free = Size(max(min(limit - (_allocated(f"GPU:{index}") or 0), memory.free), 0))
-    return Memory(memory.name, limit, free, "TensorFlow's limit, NVML")
+    return replace(memory, total=limit, free=free, source="TensorFlow's limit, NVML")
 
 
 def _allocated(device: str) -> int | None:

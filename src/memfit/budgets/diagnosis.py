@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from memfit.budgets.budget import Budget, budget
-from memfit.budgets.findings import Finding, findings
+from memfit.budgets.findings import Finding, Growth, list_findings
 from memfit.budgets.isolation import run_isolated
+from memfit.budgets.memory import Kind
 from memfit.errors import MemfitError
 
 # The variables that were seen to change what TensorFlow allocates, or where.
@@ -46,7 +47,7 @@ class Diagnosis:
         tensorflow: TensorFlow's version, or None where it is not installed.
         keras: Keras's version, or None.
         backend: The backend Keras will use.
-        tensorflow_gpus: How many GPUs TensorFlow itself sees; None where it was not asked or did not answer.
+        tensorflow_gpus: The number of GPUs that TensorFlow itself sees; None where it did not answer.
         growth: How TensorFlow will take the devices' memory.
         allocator: The allocator it will use.
         xla: When Keras compiles a step with XLA here.
@@ -59,7 +60,7 @@ class Diagnosis:
     keras: str | None
     backend: str
     tensorflow_gpus: int | None
-    growth: str
+    growth: Growth
     allocator: str
     xla: str
     environment: dict[str, str]
@@ -76,8 +77,8 @@ class Diagnosis:
 def diagnose(environment: Mapping[str, str] = os.environ) -> Diagnosis:
     """Looks at the machine and returns what it found; TensorFlow is asked in a process of its own."""
     now = budget()
-    has_gpu = any(device.name.startswith("GPU") for device in now.devices)
-    seen = Diagnosis(
+    has_gpu = any(device.kind is Kind.GPU for device in now.devices)
+    facts = Diagnosis(
         budget=now,
         tensorflow=_version("tensorflow", "tensorflow-cpu"),
         keras=_version("keras"),
@@ -88,7 +89,7 @@ def diagnose(environment: Mapping[str, str] = os.environ) -> Diagnosis:
         xla='with jit_compile="auto": on one GPU' if has_gpu else 'with jit_compile="auto": no (no GPU)',
         environment={name: environment[name] for name in WATCHED if name in environment},
     )
-    return replace(seen, findings=findings(seen))
+    return replace(facts, findings=list_findings(facts))
 
 
 def _version(*distributions: str) -> str | None:
@@ -126,12 +127,12 @@ def _count_gpus() -> int:
     return len(importlib.import_module("tensorflow").config.list_physical_devices("GPU"))
 
 
-def _growth(environment: Mapping[str, str], has_gpu: bool) -> str:
+def _growth(environment: Mapping[str, str], has_gpu: bool) -> Growth:
     if not has_gpu:
-        return "no GPU: memory is taken as needed"
+        return Growth.NO_GPU
     if environment.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() == "true":
-        return "growth (TF_FORCE_GPU_ALLOW_GROWTH)"
-    return "TensorFlow takes nearly all of each GPU at its start"
+        return Growth.GROWS
+    return Growth.WHOLE_DEVICE
 
 
 def _allocator(environment: Mapping[str, str], has_gpu: bool) -> str:

@@ -3,8 +3,9 @@
 import difflib
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from memfit.budgets.device_specs import Specs, all_specs, has_bfloat16, user_folder
 from memfit.errors import InvalidInput
@@ -48,6 +49,15 @@ class GPU:
     def usable(self) -> Size:
         """Memory left for tensors once the CUDA context is there."""
         return Size(self.mib * _MIB - CONTEXT)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as plain data."""
+        return {
+            "name": self.name,
+            "memory_mib": self.mib,
+            "compute_capability": self.compute_capability,
+            "specs": None if self.specs is None else asdict(self.specs),
+        }
 
     def workspace_guess(self, peak: int) -> int:
         """A guess of the kernels' workspace at a peak of that size."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from memfit.budgets.memory import Memory
+from memfit.budgets.memory import Kind, Memory
 from memfit.sizes import Size
 
 # cgroup v1 writes "no limit" as the largest multiple of the page size below 2**63.
@@ -28,12 +28,12 @@ def host_memory(root: Path = Path("/")) -> Memory:
     """
     info = _fields(root / "proc/meminfo")
     total, free = info["MemTotal"] * 1024, info["MemAvailable"] * 1024
-    source = "/proc/meminfo"
+    source, kind = "/proc/meminfo", Kind.HOST
     for group in (*_cgroup_v2(root), *_cgroup_v1(root)):
         if group.limit < total:
-            total, source = group.limit, f"cgroup {group.version} limit"
+            total, source, kind = group.limit, f"cgroup {group.version} limit", Kind.CONTAINER
         free = min(free, max(group.limit - group.used, 0))
-    return Memory("host", Size(total), Size(min(free, total)), source)
+    return Memory("host", Size(total), Size(min(free, total)), source, kind)
 
 
 def _cgroup_v2(root: Path) -> list[_Cgroup]:

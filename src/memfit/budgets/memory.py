@@ -1,9 +1,19 @@
 """One kind of memory that is there: its total, what is free of it, and who says so."""
 
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
 
 from memfit.sizes import Size
+
+
+class Kind(StrEnum):
+    """What a memory belongs to."""
+
+    GPU = "gpu"
+    ARENA = "arena"
+    HOST = "host"
+    CONTAINER = "container"
 
 
 @dataclass(frozen=True)
@@ -15,12 +25,14 @@ class Memory:
         total: All of it that this process could use.
         free: What of that is not in use now.
         source: Where the two figures come from.
+        kind: Whether it is a GPU's, the arena's, the host's, or a container's share of the host's (a cgroup).
     """
 
     name: str
     total: Size
     free: Size
     source: str
+    kind: Kind = Kind.HOST
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as plain data, sizes in bytes."""

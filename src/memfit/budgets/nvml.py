@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from memfit.budgets.memory import Memory
+from memfit.budgets.memory import Kind, Memory
 from memfit.sizes import Size
 
 _Value = TypeVar("_Value")
@@ -72,7 +72,7 @@ def _visible(setting: str | None, ids: list[str]) -> list[int]:
 def _memory(position: int, handle: Any, library: Any) -> Memory:
     info = library.nvmlDeviceGetMemoryInfo(handle)
     name = _text(library.nvmlDeviceGetName(handle))
-    return Memory(f"GPU:{position} {name}", Size(int(info.total)), Size(int(info.free)), "NVML")
+    return Memory(f"GPU:{position} {name}", Size(int(info.total)), Size(int(info.free)), "NVML", Kind.GPU)
 
 
 def _compute_capability(position: int, handle: Any, library: Any) -> str:

@@ -7,55 +7,34 @@ the memory is known. A file in the user's folder (shown at the end) adds a GPU.
 """
 
 import argparse
-import json
+
+from memfit.cli.common import add_json, print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("--json", action="store_true", help="print plain data for programs")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the table."""
-    from dataclasses import asdict
-
     from memfit.budgets.device_specs import user_folder
     from memfit.budgets.gpu_table import known_gpus
+    from memfit.reporting.devices import describe_gpus
+
+    gpus = known_gpus()
+    if args.json:
+        print_json([gpu.to_json() for gpu in gpus])
+    else:
+        print(describe_gpus(gpus, _compiler(), user_folder()))
+    return 0
+
+
+def _compiler() -> str:
     from memfit.estimation.gpu_compiler.installed import compiler_version
     from memfit.estimation.gpu_compiler.refusal import NotCompiled
-    from memfit.sizes import Size
-    from memfit.tables import table
 
-    cards = known_gpus()
-    if args.json:
-        rows = [
-            {"name": card.name, "memory_mib": card.mib, "specs": card.specs and asdict(card.specs)}
-            for card in cards
-        ]
-        print(json.dumps(rows, indent=2))
-        return 0
-    described = [
-        [
-            card.name,
-            Size(card.mib * 2**20),
-            card.specs.compute_capability,
-            card.specs.sms,
-            f"{card.specs.bandwidth_gb_s:.0f} GB/s",
-            card.specs.source,
-        ]
-        for card in cards
-        if card.specs is not None
-    ]
-    head = ["GPU", "memory", "capability", "SMs", "bandwidth", "source of the specifications"]
-    print(table(described, head=head, right=[1, 2, 3, 4]))
-    print()
-    print("memory only (figures known by heart, not looked up): ", end="")
-    print(", ".join(card.name for card in cards if card.specs is None))
-    print()
     try:
-        print(f"compiler: XLA, {compiler_version()}")
+        return f"XLA, {compiler_version()}"
     except NotCompiled as reason:
-        print(f"compiler: {reason}")
-    print(f"to add a GPU: put a file such as memfit's own into {user_folder()}")
-    print('to ask about one: memfit estimate train.py --device "A100 40GB"')
-    return 0
+        return str(reason)

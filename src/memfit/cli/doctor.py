@@ -1,24 +1,25 @@
 """Show what memory there is, how TensorFlow will take it, and what is worth changing."""
 
 import argparse
-import json
+
+from memfit.cli.common import add_json, print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the command's flags."""
-    parser.add_argument("--json", action="store_true", help="print plain data for programs")
+    """Declares the command's arguments."""
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the diagnosis; whatever it finds, the exit code is 0."""
     from memfit.budgets.diagnosis import diagnose
-    from memfit.reporting.console import console, working
+    from memfit.reporting.console import console, show_progress
     from memfit.reporting.doctor import print_diagnosis
 
-    with working("Looking at devices, host and TensorFlow"):
-        seen = diagnose()
+    with show_progress("Looking at devices, host and TensorFlow"):
+        diagnosis = diagnose()
     if args.json:
-        print(json.dumps(seen.to_json(), indent=2))
+        print_json(diagnosis.to_json())
     else:
-        print_diagnosis(seen, console())
+        print_diagnosis(diagnosis, console())
     return 0

@@ -9,16 +9,10 @@ the memory or the device named, 1 if it does not.
 """
 
 import argparse
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from memfit.cli.common import add_json, add_output, print_json, refuse_to_overwrite
 from memfit.cli.target import add_target, failures_of, target
-from memfit.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from memfit.estimation.estimate import Estimate
-    from memfit.sizes import Size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,81 +21,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", help="memory to fit into, such as 8GiB")
     parser.add_argument("--device", help='a GPU to fit into, such as "RTX 3060"')
     parser.add_argument("--phases", action="store_true", help="also predict validation and prediction")
-    parser.add_argument("--json", action="store_true", help="print plain data for programs")
-    parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write the timeline of a step as an HTML file"
-    )
-    parser.add_argument("--force", action="store_true", help="overwrite the HTML file")
+    add_json(parser)
+    add_output(parser, "--html", "write the timeline of a step as an HTML file")
 
 
 def run(args: argparse.Namespace) -> int:
     """Estimates and prints; says whether it fits where a memory or a device is named."""
     from memfit.budgets.gpu_table import gpu
     from memfit.estimation.estimating import estimate
-    from memfit.reporting.console import working
+    from memfit.reporting.console import show_progress
+    from memfit.reporting.timeline import plot
     from memfit.sizes import Size
 
     memory = None if args.memory is None else Size(args.memory)
     if args.device is not None and memory is None:
         memory = gpu(args.device).usable
-    if args.html is not None and args.html.exists() and not args.force:
-        raise InvalidInput("The file exists", received=str(args.html), remedy="Overwrite it with --force")
-    with working("Building the model"):
+    refuse_to_overwrite(args.html, args.force)
+    with show_progress("Building the model"):
         model, data, batch = target(args)
     compiling = f"Asking the compiler for {args.device}, or recording a few small steps"
-    with working(compiling if args.device else "Recording a few small steps"), failures_of(args.target):
-        est = estimate(model, batch, data=data, device=args.device)
-    fits = memory is None or bool(est.fits(memory))
-    with working("Looking for the largest batch"):
-        largest = None if memory is None else est.max_batch(memory)
+    with (
+        show_progress(compiling if args.device else "Recording a few small steps"),
+        failures_of(args.target),
+    ):
+        estimated = estimate(model, batch, data=data, device=args.device)
+    with show_progress("Looking for the largest batch"):
+        largest = None if memory is None else estimated.max_batch(memory)
     if args.html is not None:
-        est.plot(args.html, memory=memory)
+        plot(estimated, args.html, memory=memory)
     if args.json:
-        print(json.dumps(_json(est, memory, fits, largest, args.phases), indent=2))
+        print_json(_to_json(estimated, memory, largest, args.phases))
     else:
-        print(est)
-        _print_rest(args, est, memory, fits, largest)
-    return 0 if fits else 1
+        _print(args, estimated, memory, largest)
+    return 0 if memory is None or estimated.fits(memory) else 1
 
 
-def _json(
-    est: "Estimate", memory: "Size | None", fits: bool, largest: int | None, phases: bool
-) -> dict[str, Any]:
-    found = est.to_json()
+def _to_json(estimated: Any, memory: int | None, largest: int | None, phases: bool) -> dict[str, Any]:
+    plain: dict[str, Any] = estimated.to_json()
     if memory is not None:
-        found["memory"], found["fits"], found["max_batch"] = int(memory), fits, largest
+        plain.update(memory=int(memory), fits=bool(estimated.fits(memory)), max_batch=largest)
     if phases:
-        found["phases"] = {e.phase: e.to_json() for e in (est.validate, est.predict)}
-    return found
+        plain["phases"] = {other.phase: other.to_json() for other in (estimated.validate, estimated.predict)}
+    return plain
 
 
-def _print_rest(
-    args: argparse.Namespace,
-    est: "Estimate",
-    memory: "Size | None",
-    fits: bool,
-    largest: int | None,
-) -> None:
+def _print(args: argparse.Namespace, estimated: Any, memory: Any, largest: int | None) -> None:
+    from memfit.reporting.estimates import describe_fit, describe_phases, write_size
+
+    print(estimated)
     if args.phases:
-        print()
-        for other in (est.validate, est.predict):
-            print(f"{other.phase}: peak {other.peak}, needs {other.needed}")
-    if memory is not None:
-        where = f"{args.device} ({memory} usable)" if args.device and not args.memory else str(memory)
-        print()
-        print(
-            f"{where}: batch {est.batch_size} {'fits' if fits else 'does not fit'};"
-            f" largest batch that fits: {largest}"
-        )
-        if not fits:
-            print(
-                f"to make it fit: memfit plan {args.target} --batch {est.batch_size} {_where(args, memory)}"
-            )
+        print("", describe_phases(estimated), sep="\n")
+    if memory is not None and largest is not None:
+        device = None if args.memory else args.device
+        print("", describe_fit(estimated, memory, largest, device), sep="\n")
+        if not estimated.fits(memory):
+            room = f'--device "{device}"' if device else f"--memory {args.memory or write_size(memory)}"
+            print(f"to make it fit: memfit plan {args.target} --batch {estimated.batch_size} {room}")
     if args.html is not None:
         print(f"timeline written to {args.html}")
-
-
-def _where(args: argparse.Namespace, memory: "Size") -> str:
-    if args.device and not args.memory:
-        return f'--device "{args.device}"'
-    return f"--memory {args.memory or f'{memory // 2**20}MiB'}"

@@ -8,10 +8,10 @@ The exit code is 0 when the text could be explained, 1 when memfit does not know
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
+from memfit.cli.common import add_json, print_json
 from memfit.errors import InvalidInput
 
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "log", nargs="?", default="-", help="the log; without it, or with -, the standard input"
     )
-    parser.add_argument("--json", action="store_true", help="print plain data for programs")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,12 +28,15 @@ def run(args: argparse.Namespace) -> int:
     from memfit.oom.reading import read_error
 
     explanation = read_error(_read(args.log))
-    print(json.dumps(explanation.to_json(), indent=2) if args.json else explanation)
+    if args.json:
+        print_json(explanation.to_json())
+    else:
+        print(explanation)
     return 1 if explanation.ran_out == "unknown" else 0
 
 
 def _read(log: str) -> str:
-    """Returns the text; bytes that are no UTF-8 are replaced, since logs of several processes may tear them."""
+    """Returns the text; bytes that are not UTF-8 are replaced, since logs of several processes may tear them."""
     if log == "-":
         if sys.stdin.isatty():
             print("Paste the log and end it with Ctrl-D.", file=sys.stderr)

@@ -9,8 +9,9 @@ The exit code is 0 when there is nothing to change, 1 when there are findings, 2
 """
 
 import argparse
-import json
 from typing import Any
+
+from memfit.cli.common import add_json, print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--host", help="judge by a host of this much memory, such as 16GiB, instead of this one"
     )
     parser.add_argument("--batch-memory", help="the bytes of one batch, where shapes do not say")
-    parser.add_argument("--json", action="store_true", help="print plain data for programs")
+    add_json(parser)
     parser.add_argument("script", help="the training script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
 
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     datasets = _datasets(call.arguments)
     findings = lint(*datasets, batch_memory=args.batch_memory, host=args.host)
     if args.json:
-        print(json.dumps(findings.to_json(), indent=2))
+        print_json(findings.to_json())
     elif not datasets:
         print("fit() receives no tf.data dataset: there is no pipeline to lint.")
         print("Arrays can be fed without a second copy: memfit.arrays(x, y, batch_size=...)")

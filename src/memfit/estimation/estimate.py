@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from memfit.budgets.gpu_table import GPU
@@ -153,12 +152,6 @@ class Estimate:
                 "Only the estimate of the training leads to the other phases", received=self.phase
             )
         return replace(self.others(phase), batch_size=self.batch_size)
-
-    def plot(self, path: str | Path, *, memory: int | str | None = None) -> Path:
-        """Writes the timeline of a step as one HTML file that opens offline, with a budget as a line."""
-        from memfit.reporting.timeline import write_plot
-
-        return write_plot(self, Path(path), None if memory is None else Size(memory))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the figures as plain data."""

@@ -1,1 +1,1 @@
-"""Show it: console tables, HTML, JSON."""
+"""What people see: progress, tables, pages. The objects hold the data, this room shows it."""

@@ -14,8 +14,8 @@ def console(*, error: bool = False) -> Console:
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
-    """Shows that something longer than a second is going on, and how far it is; silent where nobody watches."""
+def show_progress(what: str) -> Iterator[None]:
+    """Shows that something longer than a second is going on, and how far it is; silent outside of a terminal."""
     screen = console(error=True)
     if not screen.is_terminal:
         yield
@@ -23,17 +23,17 @@ def working(what: str) -> Iterator[None]:
     log = logging.getLogger("memfit")
     level = log.level
     with screen.status(what) as status:
-        teller = _Teller(status, what)
-        log.addHandler(teller)
+        handler = _StatusHandler(status, what)
+        log.addHandler(handler)
         log.setLevel(logging.INFO)
         try:
             yield
         finally:
-            log.removeHandler(teller)
+            log.removeHandler(handler)
             log.setLevel(level)
 
 
-class _Teller(logging.Handler):
+class _StatusHandler(logging.Handler):
     """Shows what memfit logs beside what is going on."""
 
     def __init__(self, status: Status, what: str) -> None:

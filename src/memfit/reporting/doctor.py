@@ -9,28 +9,28 @@ from memfit.tables import table
 _MARKS = {3: "[bold red]✗[/]", 2: "[yellow]![/]", 1: "[cyan]i[/]"}
 
 
-def print_diagnosis(seen: Diagnosis, screen: Console) -> None:
+def print_diagnosis(diagnosis: Diagnosis, screen: Console) -> None:
     """Prints one screen: what is there, how it is set, and what to change."""
     screen.print("[bold]Memory[/]")
-    screen.print(escape(repr(seen.budget)))
+    screen.print(escape(repr(diagnosis.budget)))
     screen.print("\n[bold]Software[/]")
-    screen.print(escape(table(_settings(seen))))
-    if seen.environment:
+    screen.print(escape(table(_list_settings(diagnosis))))
+    if diagnosis.environment:
         screen.print("\n[bold]Environment[/]")
-        screen.print(escape(table([[name, value] for name, value in seen.environment.items()])))
+        screen.print(escape(table([[name, value] for name, value in diagnosis.environment.items()])))
     screen.print("\n[bold]Findings[/]")
-    if not seen.findings:
+    if not diagnosis.findings:
         screen.print("[green]✓[/] Nothing stands in the way of a training.")
-    for finding in seen.findings:
+    for finding in diagnosis.findings:
         screen.print(f"{_MARKS[finding.weight]} {escape(finding.what)}")
         screen.print(f"    [bold]{escape(finding.do)}[/]")
 
 
-def _settings(seen: Diagnosis) -> list[list[str]]:
+def _list_settings(diagnosis: Diagnosis) -> list[list[str]]:
     return [
-        ["TensorFlow", seen.tensorflow or "not installed"],
-        ["Keras", f"{seen.keras or 'not installed'} ({seen.backend} backend)"],
-        ["GPU memory", seen.growth],
-        ["allocator", seen.allocator],
-        ["XLA", seen.xla],
+        ["TensorFlow", diagnosis.tensorflow or "not installed"],
+        ["Keras", f"{diagnosis.keras or 'not installed'} ({diagnosis.backend} backend)"],
+        ["GPU memory", diagnosis.growth],
+        ["allocator", diagnosis.allocator],
+        ["XLA", diagnosis.xla],
     ]

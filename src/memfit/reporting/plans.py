@@ -1,0 +1,15 @@
+"""What `memfit plan` says below a plan's own table: the line that trains with it."""
+
+from pathlib import Path
+
+from memfit.planning.plan import Plan
+from memfit.reporting.estimates import write_size
+
+
+def describe_use(plan: Plan, file: Path | None) -> str:
+    """Returns the line of Python that trains with a plan, which may have been saved to a file."""
+    if file is not None:
+        use = f"plan=memfit.Plan.load({str(file)!r})"
+    else:
+        use = f"batch_size={plan.batch_size}, memory={write_size(plan.memory)!r}"
+    return f"to train with it: memfit.fit(model, ..., {use})"
