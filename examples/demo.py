@@ -65,7 +65,7 @@ def timeline() -> Path:
     """Writes what a stock step is made of, and where the arena ends, as one HTML file."""
     model, _, _ = model_and_data()
     OUTPUT.mkdir(exist_ok=True)
-    return memfit.estimate(model, batch_size=BATCH).plot(OUTPUT / "stock-step.html", memory=MEMORY)
+    return memfit.plot(memfit.estimate(model, batch_size=BATCH), OUTPUT / "stock-step.html", memory=MEMORY)
 
 
 def run(function: Any, memory: memfit.Size | None) -> Any:
