@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "memfit"
@@ -33,6 +34,7 @@ class Use:
         return f"{self.file.relative_to(SOURCE.parent)}:{self.line}: {self.name}"
 
 
+@cache
 def private_uses() -> list[Use]:
     """Lists every private name of another library in memfit's source."""
     trees = {file: ast.parse(file.read_text()) for file in sorted(SOURCE.rglob("*.py"))}

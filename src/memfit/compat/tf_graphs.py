@@ -19,15 +19,13 @@ def forget_gradients_of_dead_graphs() -> None:
     """
     if "tensorflow" not in sys.modules:
         return
-    from tensorflow.python.framework import func_graph, ops
+    from tensorflow.python.framework import ops
 
     gc.collect()
     in_use = {id(function.graph) for function in gc.get_objects() if _is_function(function)}
     registry: dict[str, Any] = ops.gradient_registry._registry
     for name in [name for name in registry if name.startswith("CustomGradient-")]:
-        graphs = [
-            graph for graph in _graphs(registry[name]["type"]) if isinstance(graph, func_graph.FuncGraph)
-        ]
+        graphs = [graph for graph in _graphs(registry[name]["type"]) if hasattr(graph, "outer_graph")]
         if graphs and not any(id(outer) in in_use for graph in graphs for outer in _outwards(graph)):
             del registry[name]
 
@@ -118,9 +116,10 @@ def same_op(op: Any, inputs: Sequence[Any]) -> Any:
 
 
 def shapes_in_resource(handle: Any) -> list[tuple[int, ...]]:
-    """Returns the shapes of what a resource's handle holds; none where its graph does not say."""
-    data = getattr(handle, "_handle_data", None)
-    shapes = [shape_and_type.shape for shape_and_type in data.shape_and_type] if data is not None else []
+    """Returns the shapes of what a resource holds, by its handle in a graph; none where that does not say."""
+    from tensorflow.python.ops.handle_data_util import get_resource_handle_data
+
+    shapes = [shape_and_type.shape for shape_and_type in get_resource_handle_data(handle).shape_and_type]
     return [tuple(dimension.size for dimension in shape.dim) for shape in shapes]
 
 

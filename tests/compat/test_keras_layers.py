@@ -1,0 +1,163 @@
+"""Canaries of what memfit uses of Keras's layers beside its public face."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from compat.canaries import canary
+from memfit.compat import keras_layers
+
+
+@pytest.fixture(scope="module")
+def nested() -> keras.Model:
+    inside = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="deep")], name="inside")
+    return keras.Sequential([keras.Input((4,)), inside, keras.layers.Dense(2, name="last")])
+
+
+@canary("keras_layers.all_layers", "Layer._flatten_layers", of="keras")
+def test_all_layers_are_found_the_model_first_and_nested_ones_too(nested):
+    layers = keras_layers.all_layers(nested)
+    assert layers[0] is nested
+    assert {"inside", "deep", "last"} <= {layer.name for layer in layers}
+
+
+@canary("keras_layers.layers_inside", "Layer._layers", of="keras")
+def test_layers_inside_are_the_direct_ones(nested):
+    names = {layer.name for layer in keras_layers.layers_inside(nested)}
+    assert {"inside", "last"} <= names
+    assert "deep" not in names
+
+
+@canary("keras_layers.is_keras_object", "keras_saveable.KerasSaveable", of="keras")
+def test_layers_optimizers_metrics_and_losses_are_keras_objects():
+    objects = [keras.layers.Dense(1), keras.optimizers.SGD(), keras.metrics.Mean(), keras.Variable(1.0)]
+    assert [keras_layers.is_keras_object(obj) for obj in objects] == [True, True, True, False]
+
+
+@canary(
+    "keras_layers.is_tracked_container",
+    "tracking.TrackedDict",
+    "tracking.TrackedList",
+    "tracking.TrackedSet",
+    of="keras",
+)
+def test_lists_dicts_and_sets_in_a_layer_are_tracked_containers():
+    layer = keras.layers.Layer()
+    layer.parts, layer.by_name, layer.kinds = [keras.layers.Dense(1)], {"a": keras.layers.Dense(1)}, {1}
+    held = (layer.parts, layer.by_name, layer.kinds)
+    assert all(keras_layers.is_tracked_container(container) for container in held)
+    assert not keras_layers.is_tracked_container([1])
+
+
+class Regularised(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(keras.ops.sum(x))
+        return x
+
+
+@canary("keras_layers.added_losses", "Layer._losses", of="keras")
+def test_losses_that_a_layer_added_are_listed():
+    layer = Regularised()
+    layer(tf.ones([2]))
+    assert [(owner, place, float(loss)) for owner, place, loss in keras_layers.added_losses(layer)] == [
+        (layer, 0, 2.0)
+    ]
+
+
+@canary("keras_layers.set_added_loss", "Layer._losses", of="keras")
+def test_a_loss_that_a_layer_added_is_replaced():
+    layer = Regularised()
+    layer(tf.ones([2]))
+    keras_layers.set_added_loss(layer, 0, tf.constant(5.0))
+    assert float(layer.losses[0]) == 5.0
+
+
+@canary("keras_layers.forget_losses", "Layer._clear_losses", of="keras")
+def test_losses_of_a_call_are_forgotten():
+    layer = Regularised()
+    layer(tf.ones([2]))
+    keras_layers.forget_losses(layer)
+    assert keras_layers.added_losses(layer) == []
+
+
+@canary("keras_layers.input_structure", "Functional._inputs_struct", of="keras")
+def test_the_structure_of_a_models_inputs_keeps_its_names():
+    inputs = {name: keras.Input((2,), name=name) for name in ("a", "b")}
+    model = keras.Model(inputs, keras.layers.Add()(list(inputs.values())))
+    assert set(keras_layers.input_structure(model)) == {"a", "b"}
+    assert keras_layers.input_structure(keras.Model()) is None
+
+
+@canary("keras_layers.mask_of", "keras.src.backend.get_keras_mask", of="keras")
+def test_a_mask_is_read_from_its_tensor():
+    masked = keras.layers.Masking()(tf.constant([[[0.0], [1.0]]]))
+    assert keras_layers.mask_of(masked).numpy().tolist() == [[False, True]]
+
+
+@canary("keras_layers.copy_mask", "keras.src.backend.set_keras_mask", of="keras")
+def test_a_mask_is_given_to_another_tensor():
+    masked, other = keras.layers.Masking()(tf.constant([[[0.0], [1.0]]])), tf.ones([1, 2, 1])
+    keras_layers.copy_mask(masked, other)
+    assert keras_layers.mask_of(other) is keras_layers.mask_of(masked)
+
+
+@canary("keras_layers.seeded", "Layer._seed_generators", "SeedGenerator.next", of="keras")
+def test_a_layer_draws_from_the_seed_it_is_given():
+    layer = keras.Sequential([keras.layers.Dropout(0.5)])
+
+    def draw(seed):
+        with keras_layers.seeded(layer, tf.constant(seed)):
+            return layer(tf.ones([64]), training=True).numpy()
+
+    np.testing.assert_array_equal(draw([1, 2]), draw([1, 2]))
+    assert (draw([1, 2]) != draw([3, 4])).any()
+    assert (layer(tf.ones([64]), training=True) != layer(tf.ones([64]), training=True)).numpy().any()
+
+
+class WithoutTraining(keras.Model):
+    def call(self, x):
+        return x
+
+
+@canary("keras_layers.forward", "Layer._call_has_training_arg", "Variable._value", of="keras")
+def test_training_is_passed_to_a_call_that_takes_it_and_recurrent_weights_are_read_once():
+    dropout = keras.Sequential([keras.layers.Dropout(0.9, seed=1)])
+    assert (keras_layers.forward(dropout, tf.ones([64]), training=True).numpy() == 0).any()
+    assert (keras_layers.forward(WithoutTraining(), tf.ones([4]), training=True).numpy() == 1).all()
+    recurrent = keras.Sequential([keras.Input((3, 2)), keras.layers.SimpleRNN(2)])
+
+    def reads(call, **options):
+        graph = tf.function(call, jit_compile=True).get_concrete_function(tf.ones([1, 3, 2])).graph
+        inside = graph.as_graph_def().library.function
+        return sum(node.op == "ReadVariableOp" for function in inside for node in function.node_def)
+
+    assert reads(lambda x: recurrent(x, training=True)) > 0
+    assert reads(lambda x: keras_layers.forward(recurrent, x, training=True)) == 0
+    assert all(isinstance(weight.value, tf.Variable) for weight in recurrent.weights)
+
+
+@canary("keras_layers.output_layers", "KerasTensor._keras_history", of="keras")
+def test_the_layer_of_an_output_is_found(nested):
+    assert [layer.name for layer in keras_layers.output_layers(nested)] == ["last"]
+
+
+@canary(
+    "keras_layers.why_not_xla",
+    "keras.src.trainers.trainer.model_supports_jit",
+    "keras.src.backend.tensorflow.rnn._do_lstm_arguments_support_cudnn",
+    of="keras",
+)
+def test_a_layer_that_keeps_xla_away_is_named(nested):
+    assert keras_layers.why_not_xla(nested) is None
+    lstm = keras.Sequential([keras.Input((3, 2)), keras.layers.LSTM(2, name="recurrent")])
+    assert "recurrent runs on cuDNN" in keras_layers.why_not_xla(lstm)
+
+
+@canary("keras_layers.loops", "keras.src.backend.tensorflow.rnn._do_gru_arguments_support_cudnn", of="keras")
+def test_recurrent_layers_that_do_not_run_on_cudnn_loop():
+    layers = [
+        keras.layers.GRU(2, name="cudnn", return_sequences=True),
+        keras.layers.GRU(2, name="loop", activation="relu"),
+    ]
+    assert keras_layers.loops(keras.Sequential([keras.Input((3, 2)), *layers])) == ["loop"]

@@ -1,0 +1,53 @@
+"""Canaries of what memfit uses of Keras's optimizers beside its public face."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+from compat.canaries import canary
+from memfit.compat import keras_optimizers
+
+
+@pytest.fixture
+def variables() -> list[keras.Variable]:
+    return [keras.Variable([1.0, 2.0]), keras.Variable([3.0])]
+
+
+@pytest.fixture
+def adam(variables: list[keras.Variable]) -> keras.Optimizer:
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(variables)
+    return optimizer
+
+
+@canary(
+    "keras_optimizers.know_own_variables",
+    "Optimizer._trainable_variables",
+    "Optimizer._trainable_variables_indices",
+    "Optimizer._var_key",
+    of="keras",
+)
+def test_an_optimizer_from_another_process_finds_its_variables(variables, adam):
+    adam._trainable_variables_indices = {}  # as they are when the ids are those of other objects
+    keras_optimizers.know_own_variables(adam)
+    adam.apply([tf.ones([2]), tf.ones([1])], variables)
+    assert int(adam.iterations) == 1
+
+
+@canary("keras_optimizers.optimizer_slots", "Optimizer._trainable_variables", of="keras")
+def test_the_slots_of_adam_are_two_for_each_variable(adam):
+    shapes = [[tuple(slot.shape) for slot in slots] for slots in keras_optimizers.optimizer_slots(adam)]
+    assert shapes == [[(2,), (1,)]] * 2
+
+
+@canary("keras_optimizers.slot_number", "Optimizer._get_variable_index", of="keras")
+def test_a_variable_has_its_number_in_the_slots(variables, adam):
+    assert [keras_optimizers.slot_number(adam, variable) for variable in variables] == [0, 1]
+
+
+@canary("keras_optimizers.then_copied", "Optimizer._backend_update_step", of="keras")
+def test_a_function_is_called_after_the_updates(variables, adam):
+    values = []
+    keras_optimizers.then_copied(adam, lambda: values.append(float(variables[1][0])))
+    adam.apply([tf.ones([2]), tf.ones([1])], variables)
+    assert values == [pytest.approx(2.999)]

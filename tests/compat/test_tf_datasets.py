@@ -1,0 +1,128 @@
+"""Canaries of what memfit uses of tf.data beside its public face."""
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+
+from compat.canaries import canary
+from memfit.compat import tf_datasets
+
+
+@canary("tf_datasets.dataset_batch_size", "BatchDataset._batch_size", of="tensorflow")
+def test_the_batch_size_is_that_of_the_last_batch():
+    dataset = tf.data.Dataset.range(10).batch(4).map(lambda x: x + 1).prefetch(1)
+    assert tf_datasets.dataset_batch_size(dataset) == 4
+    assert tf_datasets.dataset_batch_size(tf.data.Dataset.range(10)) is None
+
+
+@canary("tf_datasets.dataset_graph", "Dataset._variant_tensor", of="tensorflow")
+def test_the_graph_of_a_pipeline_has_its_stages():
+    graph = tf_datasets.dataset_graph(tf.data.Dataset.range(10).batch(4))
+    assert {"RangeDataset", "BatchDatasetV2"} <= {node.op for node in graph.node}
+
+
+@canary("tf_datasets.source_tensors", "TensorSliceDataset._tensors", of="tensorflow")
+def test_the_tensors_of_sources_are_found():
+    dataset = tf.data.Dataset.from_tensor_slices(np.arange(3)).batch(2)
+    assert [tensor.numpy().tolist() for tensor in tf_datasets.source_tensors(dataset)] == [[0, 1, 2]]
+
+
+@canary("tf_datasets.inputs_of", "Dataset._inputs", of="tensorflow")
+def test_the_datasets_that_one_reads_from_are_its_inputs():
+    parts = (tf.data.Dataset.range(1), tf.data.Dataset.range(2))
+    assert tf_datasets.inputs_of(tf.data.Dataset.zip(parts)) == list(parts)
+
+
+@canary("tf_datasets.dataset_parts", "Dataset._inputs", of="tensorflow")
+def test_all_parts_of_a_pipeline_are_found_once():
+    source = tf.data.Dataset.range(1)
+    parts = tf_datasets.dataset_parts(tf.data.Dataset.zip(source, source).batch(2))
+    assert len(parts) == 3
+    assert parts[-1] is source
+
+
+@canary("tf_datasets.is_device_copy", "_CopyToDeviceDataset", "_MapOnGpuDataset", of="tensorflow")
+def test_a_copy_to_a_device_is_known():
+    source = tf.data.Dataset.range(1)
+    copied = source.apply(tf.data.experimental.copy_to_device("/cpu:0"))
+    assert any(tf_datasets.is_device_copy(part) for part in tf_datasets.dataset_parts(copied))
+    assert not tf_datasets.is_device_copy(source)
+    from tensorflow.python.data.experimental.ops import prefetching_ops
+
+    assert hasattr(prefetching_ops, "_MapOnGpuDataset")  # made on a machine with a GPU only
+
+
+@canary("tf_datasets.idle_conversions", "MapDataset._map_func", "Operation.traceback", of="tensorflow")
+def test_a_conversion_that_changes_nothing_is_found():
+    def convert(x):
+        return tf.image.convert_image_dtype(x, tf.float32)
+
+    floats, bytes_ = (tf.data.Dataset.from_tensors(np.ones((2, 2, 3), kind)) for kind in ("float32", "uint8"))
+    assert len(tf_datasets.idle_conversions(floats.map(convert))) == 1
+    assert not tf_datasets.idle_conversions(bytes_.map(convert))
+
+
+@canary("tf_datasets.let_go_of_pages", "memmap._mmap", of="numpy")
+def test_pages_of_a_map_leave_the_memory(tmp_path):
+    np.save(tmp_path / "a.npy", np.ones(2**23))
+    array = np.load(tmp_path / "a.npy", mmap_mode="r")
+    process = psutil.Process()
+    array.sum()
+    before = process.memory_info().rss
+    tf_datasets.let_go_of_pages(array)
+    assert before - process.memory_info().rss > 2**25
+
+
+@canary("tf_datasets.ops_of_functions", "Dataset._functions", of="tensorflow")
+def test_the_ops_of_a_stages_functions_are_listed():
+    dataset = tf.data.Dataset.range(3).map(lambda x: tf.random.uniform([]) + tf.cast(x, tf.float32))
+    assert "RandomUniform" in {node.op for node in tf_datasets.ops_of_functions(dataset)}
+
+
+@canary(
+    "tf_datasets.shuffle_seeds",
+    "_ShuffleDataset._seed",
+    "_ShuffleDataset._seed2",
+    "_RandomDataset",
+    of="tensorflow",
+)
+def test_the_seeds_of_stages_that_draw_are_read():
+    source = tf.data.Dataset.range(9)
+    assert tf_datasets.shuffle_seeds(source) is None
+    assert tf_datasets.shuffle_seeds(source.shuffle(3)) == (0, 0)
+    assert tf_datasets.shuffle_seeds(source.shuffle(3, seed=4))[1] == 4
+    assert tf_datasets.shuffle_seeds(tf.data.Dataset.random(seed=4))[1] == 4
+
+
+@canary("tf_datasets.reshuffles", "_ShuffleDataset._reshuffle_each_iteration", of="tensorflow")
+def test_a_shuffle_says_whether_it_gives_another_order():
+    source = tf.data.Dataset.range(9)
+    shuffled = [source.shuffle(3), source.shuffle(3, reshuffle_each_iteration=False), source]
+    assert [tf_datasets.reshuffles(dataset) for dataset in shuffled] == [True, False, False]
+
+
+@canary("tf_datasets.is_cache", "CacheDataset", of="tensorflow")
+def test_a_cache_is_known():
+    source = tf.data.Dataset.range(9)
+    assert [tf_datasets.is_cache(part) for part in (source.cache(), source)] == [True, False]
+
+
+@canary("tf_datasets.is_parallel", "_ParallelMapDataset._num_parallel_calls", of="tensorflow")
+def test_a_parallel_stage_is_known():
+    source = tf.data.Dataset.range(9)
+    parts = (source.map(abs, num_parallel_calls=2), source.map(abs))
+    assert [tf_datasets.is_parallel(part) for part in parts] == [True, False]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@canary(
+    "tf_datasets.is_out_of_order",
+    "_ParallelMapDataset._deterministic",
+    "_ParallelInterleaveDataset",
+    of="tensorflow",
+)
+def test_a_stage_that_may_give_elements_out_of_order_is_known(deterministic):
+    source, options = tf.data.Dataset.range(9), {"num_parallel_calls": 2, "deterministic": deterministic}
+    stages = (source.map(abs, **options), source.interleave(tf.data.Dataset.range, **options))
+    assert all(tf_datasets.is_out_of_order(stage) != deterministic for stage in stages)
