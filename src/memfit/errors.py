@@ -43,6 +43,10 @@ class CannotTell(InvalidInput):
     """What a training takes cannot be known before it runs; it may well run."""
 
 
+class StepFailed(MemfitError, RuntimeError):
+    """A training step failed on the synthetic data that it was recorded with; on real data it may well run."""
+
+
 class TooLate(MemfitError, RuntimeError):
     """Something that TensorFlow accepts only at its start was asked for after it."""
 

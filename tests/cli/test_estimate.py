@@ -95,5 +95,5 @@ model.fit(np.ones((8, 4)), np.ones((8, 1)))
 def test_a_step_that_fails_while_it_is_recorded_is_told_in_one_sentence(tmp_path, capsys):
     assert main(["estimate", _file(tmp_path, OWN_STEP)]) == 2
     told = capsys.readouterr().err
-    assert "samples that are not real: TypeError: not like this." in told
+    assert "The training step failed on synthetic data: TypeError: not like this." in told
     assert "Traceback" not in told

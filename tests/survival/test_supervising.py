@@ -226,6 +226,31 @@ def test_a_script_trains_where_nothing_can_be_told_of_it_and_sees_only_its_own_f
     assert done.returncode == 1
 
 
+BROKEN = """
+import keras, numpy as np
+import memfit.planning.planning
+
+def search(*args, **kwargs):
+    raise KeyError("a bug")
+
+memfit.planning.planning.search = search
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5)])
+model.compile("sgd", "mse", jit_compile=False)
+print(len(model.fit(np.ones((8, 4)), np.ones((8, 5)), verbose=0).history["loss"]))
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--memory", "1GiB"], ["--strict"]])
+def test_a_bug_in_planning_is_a_warning_and_ends_a_strict_run(tmp_path: Path, options: list[str]) -> None:
+    script(tmp_path, BROKEN)
+    outside_of_tests = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    command = [sys.executable, "-m", "memfit", "run", *options, "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=outside_of_tests, capture_output=True, text=True)
+    assert "KeyError: 'a bug'" in done.stderr
+    assert ("bug in memfit, please report it" in done.stderr) == (options != ["--strict"])
+    assert (done.returncode, done.stdout) == ((1, "") if options == ["--strict"] else (0, "1\n"))
+
+
 def test_what_cannot_be_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput, match="no such script"):

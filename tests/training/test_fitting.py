@@ -11,6 +11,7 @@ from keras import layers
 
 import memfit
 from memfit.budgets.isolation import run_isolated
+from memfit.errors import StepFailed
 from memfit.training.batches import batch_size_of, looked_into
 from training.parity import Diary, assert_same_training, levers, train_both_ways
 
@@ -341,7 +342,7 @@ def test_another_failure_of_a_custom_train_step_is_not_taken_for_a_shape() -> No
 
 
 class TakingApart(keras.Sequential):
-    """Takes its data apart as most examples of custom steps do, and takes no samples that are not real."""
+    """Takes its data apart as most examples of custom steps do, and takes no synthetic samples."""
 
     def train_step(self, data: Any) -> Any:
         x, y, *weight = data
@@ -363,14 +364,56 @@ def test_a_custom_train_step_that_fails_while_it_is_recorded_trains_as_stock_ker
     small, weights = 1e-4 * Y / np.abs(Y).max(), np.ones(len(Y), "float32")
     history = memfit.fit(model, X, small, sample_weight=weights, verbose=0)
     assert history.memory.plan is None
-    assert any("no plan could be made" in str(event) for event in history.memory.events)
-    with pytest.raises(tf.errors.InvalidArgumentError):
+    assert "no plan could be made: The training step failed on synthetic data" in str(
+        history.memory.events[0]
+    )
+    with pytest.raises(StepFailed, match="synthetic data: InvalidArgumentError"):
         memfit.fit(model, X, small, sample_weight=weights, memory="512MiB", verbose=0)
 
 
 def test_a_batch_size_beside_data_in_batches_is_ignored_as_by_keras() -> None:
     history = memfit.fit(linear(), SOURCES["dataset"][0]()["x"], batch_size=16, verbose=0, shuffle=False)
-    assert history.memory.plan is None or history.memory.plan.batch_size == 8
+    assert history.memory.plan.batch_size == 8
+
+
+@pytest.fixture
+def broken_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug of memfit's own, in the middle of planning."""
+
+    def search(*args: Any, **kwargs: Any) -> Any:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("memfit.planning.planning.search", search)
+
+
+@pytest.mark.usefixtures("broken_search")
+def test_a_bug_in_planning_fails_a_test() -> None:
+    with pytest.raises(KeyError, match="a bug"):
+        memfit.fit(linear(), X, Y, verbose=0)
+
+
+@pytest.mark.usefixtures("broken_search")
+def test_a_bug_in_planning_is_a_warning_for_users_and_the_model_trains(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    history = memfit.fit(linear(), X, Y, verbose=0)
+    assert len(history.epoch) == 1
+    assert history.memory.plan is None
+    (event,) = history.memory.events
+    assert "KeyError: 'a bug'" in str(event)
+    assert "bug in memfit, please report it" in str(event)
+    (record,) = [record for record in caplog.records if record.name == "memfit"]
+    assert (record.levelname, record.getMessage()) == ("WARNING", str(event))
+    assert record.exc_info is not None
+    assert record.exc_info[0] is KeyError
+    with pytest.raises(KeyError, match="a bug"):  # a memory that was asked for is a promise
+        memfit.fit(linear(), X, Y, verbose=0, memory="1GiB")
+
+
+def test_what_the_user_can_mend_is_said_whether_a_memory_was_asked_for_or_not() -> None:
+    assert "whole number" in refused(linear(), batch_size=0)
+    assert "whole number" in refused(linear(), batch_size=0, memory="1GiB")
 
 
 def test_a_custom_train_step_is_still_validated_in_parts() -> None:

@@ -23,6 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the farthest a change may go (default: near)",
     )
     parser.add_argument("--resume", action="store_true", help="go on where an earlier run was stopped")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="end where memfit itself fails, instead of training without a plan",
+    )
     parser.add_argument("script", help="the training script")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARG", help="the script's own arguments"
@@ -34,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from memfit.survival.settings import RunSettings
     from memfit.survival.supervising import supervise
 
-    settings = RunSettings(memory=args.memory, allow=args.allow)
+    settings = RunSettings(args.memory, args.allow, args.strict)
     return supervise(args.script, args.arguments, settings, resume=args.resume, tell=_tell)
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from memfit.budgets.isolation import ChildTraceback
-from memfit.errors import InvalidInput, MemfitError, in_one_line
+from memfit.errors import InvalidInput, StepFailed
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -45,14 +44,12 @@ def target(args: argparse.Namespace) -> tuple[Any, Any, int]:
 
 @contextlib.contextmanager
 def failures_of(file: str) -> Iterator[None]:
-    """Tells in a sentence that somebody's own step failed while it was recorded."""
+    """Names the file whose training step failed while it was recorded."""
     try:
         yield
-    except Exception as error:  # whatever somebody's step raises in the process that records it
-        if isinstance(error, MemfitError) or not isinstance(error.__cause__, ChildTraceback):
-            raise
+    except StepFailed as error:
         raise InvalidInput(
-            f"The training step failed with samples that are not real: {in_one_line(error)}",
+            str(error),
             received=file,
             remedy="See whether it trains without memfit; memfit.estimate in the script gives the whole traceback",
         ) from error

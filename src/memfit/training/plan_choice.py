@@ -1,5 +1,6 @@
 """The plan of a call of `fit` that was given none: what can be planned is, and the rest trains as stock Keras."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,13 +9,15 @@ import numpy as np
 
 from memfit.compat import keras_data
 from memfit.data.peeking import FirstBatch
-from memfit.errors import CannotTell, InvalidInput, in_one_line
+from memfit.errors import CannotTell, MemfitError, ProcessDied, StepFailed, in_one_line
 from memfit.planning.plan import Plan
 from memfit.planning.planning import plan as make_plan
-from memfit.planning.refusal import DoesNotFit
 from memfit.training.batches import batch_size_of
 from memfit.training.guard.events import Journal, log
 from memfit.training.running import current_runner
+
+# What is known to have no plan: the data or the model does not tell enough, or the step was recorded in vain.
+_UNPLANNABLE = (CannotTell, StepFailed, ProcessDied)
 
 
 def choose_plan(
@@ -25,7 +28,10 @@ def choose_plan(
     allow: str,
     journal: Journal,
 ) -> Plan | None:
-    """Returns a plan for a call of `fit`; None where none can be made and none was asked for.
+    """Returns a plan for a call of `fit`; None where none can be made, and the training is stock Keras's.
+
+    A bug in memfit must not keep a model from training, nor stay hidden: it is a warning for users, and an error
+    in tests, under `memfit run --strict`, and where a memory was asked for.
 
     Args:
         model: A compiled model.
@@ -37,22 +43,36 @@ def choose_plan(
 
     Raises:
         DoesNotFit: If no allowed plan fits.
-        InvalidInput: If a memory is asked for, and no plan can be made for it.
+        InvalidInput: If an argument is invalid.
+        CannotTell: If a memory was asked for, and not enough is known to plan for it.
+        StepFailed: The same, where the step fails on synthetic data.
+        ProcessDied: The same, where the process that records it is ended.
     """
     runner = current_runner()
     try:
         return runner.plan(model, memory, lambda room: _make_plan(model, arguments, first, room, allow))
-    except DoesNotFit:
-        raise
-    except Exception as error:  # whatever a step of one's own says to samples that are not real
+    except _UNPLANNABLE as error:
         # A script under `memfit run` knows nothing of memfit, and could not tell it more.
-        wrong = isinstance(error, InvalidInput) and not isinstance(error, CannotTell)
-        if memory is not None and (wrong or not runner.restarts):
+        if memory is not None and not runner.restarts:
             raise
         journal.note(f"Trained as stock Keras, because no plan could be made: {in_one_line(error)}")
         if memory is not None:
             log.warning("%s", journal.events[-1])
-        return None
+    except MemfitError:  # what the user can mend: no allowed plan fits, an argument is invalid
+        raise
+    except Exception as error:
+        if (
+            runner.strict
+            or "PYTEST_CURRENT_TEST" in os.environ
+            or (memory is not None and not runner.restarts)
+        ):
+            raise
+        journal.note(
+            f"Trained as stock Keras, because planning failed ({in_one_line(error)}). "
+            "This is a bug in memfit, please report it."
+        )
+        log.warning("%s", journal.events[-1], exc_info=error)
+    return None
 
 
 def _make_plan(

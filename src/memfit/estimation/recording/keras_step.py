@@ -7,6 +7,7 @@ from typing import Any
 
 from memfit.compat.keras_layers import all_layers
 from memfit.compat.tf_runtime import optimise_once
+from memfit.estimation.recording.failures import step_failures
 from memfit.estimation.recording.specs import Batch, Spec, mapped, outputs_of
 
 # A step that is traced in less is traced for three batch sizes instead of two; one of so many layers, which takes
@@ -43,7 +44,7 @@ def build(model: Any, spec: Spec, batch: int, phase: str) -> None:
         return  # the step calls parts of it, as that of a GAN does, and makes what they need
     if not model.built:
         # A step of one's own may call the model with something else than the data.
-        with contextlib.suppress(Exception) if _has_own_step(model) else contextlib.nullcontext():
+        with contextlib.suppress(Exception) if _has_own_step(model) else step_failures():
             model(x, training=False)
     if phase == "predict":
         return
@@ -76,7 +77,7 @@ def _three(data: Any) -> tuple[Any, Any, Any]:
 def body_of(model: Any, phase: str) -> Callable[[Batch], Any]:
     """Returns what Keras does in a step of a phase."""
     bodies = {"train": model.train_step, "validate": model.test_step, "predict": model.predict_step}
-    return bodies[phase]
+    return step_failures()(bodies[phase])
 
 
 def step_of(model: Any, spec: Spec, phase: str, largest: int) -> tuple[Callable[[Batch], Any], int, bool]:

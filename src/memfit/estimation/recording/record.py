@@ -12,6 +12,7 @@ from memfit.compat.keras_layers import all_layers
 from memfit.compat.keras_optimizers import know_own_variables
 from memfit.compat.tf_runtime import skip_idle_passes
 from memfit.estimation.optimizers import optimizers_of
+from memfit.estimation.recording.failures import op_failures
 from memfit.estimation.recording.keras_step import batch_of, body_of, build, share_slots, step_of
 from memfit.estimation.recording.recording import FOLDED, Recording, Step, Variable
 from memfit.estimation.recording.sending import unpacked
@@ -35,6 +36,7 @@ _SECONDS_BEFORE = 8.0
 _LARGE_ARRAY = 2**16
 
 
+@op_failures()
 def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recording:
     """Records a phase of the packed (model, spec, prepare); runs in the isolated process.
 
