@@ -30,9 +30,10 @@ def test_importing_memfit_costs_a_small_multiple_of_a_bare_interpreter() -> None
     assert _best_seconds("-c", "import memfit") < 2 * _best_seconds("-c", "pass")
 
 
-@pytest.mark.parametrize("args", [["--help"], ["doctor", "--help"]])
-def test_help_takes_under_150_ms(args: list[str]) -> None:
-    assert _best_seconds("-m", "memfit", *args) < 0.150
+def test_help_costs_a_small_multiple_of_what_any_command_line_imports() -> None:
+    least = _best_seconds("-c", "import argparse, json, pathlib")
+    for args in (["--help"], ["doctor", "--help"]):
+        assert _best_seconds("-m", "memfit", *args) < 4 * least, args
 
 
 def test_neither_import_nor_help_loads_tensorflow_or_keras() -> None:
