@@ -41,18 +41,15 @@ def _second_fits(in_one_piece: bool) -> bool:
 @pytest.mark.parametrize("in_one_piece", [False, True])
 def test_a_tensor_that_fits_no_region_fits_one_piece_and_the_replay_knows_it(in_one_piece: bool) -> None:
     assert isolated(_second_fits, in_one_piece, memory=ARENA) == in_one_piece
-    allocations = tuple(
-        Allocation("op", "", "activations", "forward", "", (size, 0, 0), 2 * index, 2 * index + 1)
-        for index, size in enumerate(SIZES)
-    )
-    script = Script(allocations, 0, frozenset(), (), order=(0, -1, 1, -2), ends=(0, 2, 4), threads=(0,) * 4)
+    allocations = tuple(Allocation("op", "", "activations", "", (size, 0, 0)) for size in SIZES)
+    script = Script(allocations=allocations, order=(0, ~0, 1, ~1), ends=(0, 2, 4), threads=(0,) * 4)
     assert completes(Played(replace(script, one_piece=0 if in_one_piece else None), 1), ARENA) == in_one_piece
 
 
 def test_where_little_is_left_a_chunk_is_handed_out_whole_and_counts_whole() -> None:
-    order, size = (0, -1), 18 * MIB
-    step = Allocation("op", "", "activations", "forward", "", (size, 0, 0), 0, 1)
-    script = Script((step,), 0, frozenset(), (), order=order, ends=(0, 2), threads=(0, 0), one_piece=0)
+    order, size = (0, ~0), 18 * MIB
+    step = Allocation("op", "", "activations", "", (size, 0, 0))
+    script = Script(allocations=(step,), order=order, ends=(0, 2), threads=(0, 0), one_piece=0)
     played = Played(script, 1)
     assert peak_under(played, 256 * MIB) == size  # the piece is more than twice as large, and is cut
     assert size < peak_under(played, ARENA) <= ARENA
@@ -60,13 +57,12 @@ def test_where_little_is_left_a_chunk_is_handed_out_whole_and_counts_whole() -> 
 
 
 def test_the_optimizer_state_of_a_fresh_model_lies_in_the_piece() -> None:
-    def allocation(kind: str, size: int, born: int) -> Allocation:
-        return Allocation("op", "", kind, "forward", "", (size, 0, 0), born, born + 1)
-
     # Where the state is there first, the allocator has taken regions of 2 to 16 MiB, and 2 are left of the arena.
     kinds = [("weights", MIB), ("optimizer state", 10 * MIB), ("activations", 16 * MIB)]
-    allocations = tuple(allocation(*kind, born) for born, kind in enumerate(kinds))
-    script = Script(allocations, 2, frozenset(), (), order=(2, -3), ends=(0, 2), threads=(0, 0))
+    allocations = tuple(Allocation("op", "", kind, "", (size, 0, 0)) for kind, size in kinds)
+    script = Script(
+        allocations=allocations, variables=2, prepared=2, order=(2, ~2), ends=(0, 2), threads=(0, 0)
+    )
     for first, fits in ((True, True), (False, False)):
         est = estimate_of(script).in_one_piece(before_the_optimizer=first)
         assert completes(Played(est.made_from.script, 1), ARENA) == fits

@@ -4,6 +4,7 @@ import pytest
 
 from memfit.estimation.replay.capped import completes
 from memfit.estimation.replay.dependencies import Dependencies, inputs_of
+from memfit.estimation.replay.events import death_of
 from memfit.estimation.replay.played import Played
 from memfit.estimation.replay.script import Allocation, Script
 
@@ -27,17 +28,14 @@ def _script(events: list[tuple[str, int, int]], inputs: dict[str, tuple[str, ...
         if size:
             numbers[op] = len(allocations)
             order.append(len(allocations))
-            allocations.append(Allocation(op, "", "activations", "backward", "", (size * MIB, 0, 0), 0, None))
+            allocations.append(Allocation(op, "", "activations", "", (size * MIB, 0, 0)))
         else:
-            order.append(-1 - numbers[op])
+            order.append(death_of(numbers[op]))
     return Script(
-        tuple(allocations),
-        0,
-        frozenset(),
-        (),
-        tuple(order),
-        (0, len(order)),
-        tuple(thread for _, _, thread in events),
+        allocations=tuple(allocations),
+        order=tuple(order),
+        ends=(0, len(order)),
+        threads=tuple(thread for _, _, thread in events),
         inputs=inputs,
     )
 
@@ -77,13 +75,11 @@ def test_what_a_waiting_op_has_yet_to_read_is_not_freed_meanwhile():
 
 def _steps(heights: list[int]) -> Script:
     """Steps that ask for one tensor of so many MiB each."""
-    allocations = tuple(
-        Allocation("op", "", "activations", "forward", "", (height * MIB, 0, 0), 0, None)
-        for height in heights
-    )
-    order = [code for number in range(len(heights)) for code in (number, -1 - number)]
+    allocations = tuple(Allocation("op", "", "activations", "", (height * MIB, 0, 0)) for height in heights)
+    order = [code for number in range(len(heights)) for code in (number, death_of(number))]
     ends = range(0, len(order) + 1, 2)
-    return Script(allocations, 0, frozenset(), (), tuple(order), tuple(ends), (0,) * len(order))
+    threads = (0,) * len(order)
+    return Script(allocations=allocations, order=tuple(order), ends=tuple(ends), threads=threads)
 
 
 @pytest.mark.parametrize(("higher", "fits"), [(0, True), (1, False), (8, False)])

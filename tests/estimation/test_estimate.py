@@ -16,6 +16,7 @@ from memfit.budgets.isolation import isolated
 from memfit.errors import InvalidInput, ProcessDied
 from memfit.estimation import estimating
 from memfit.estimation.estimate import Estimate
+from memfit.estimation.replay.events import death_of
 from memfit.estimation.replay.naming import KINDS
 from memfit.estimation.replay.recorded import RecordedSource
 from memfit.estimation.replay.script import Allocation, Script
@@ -181,14 +182,11 @@ def test_where_xla_does_not_compile_a_batch_a_smaller_one_is_a_way_out(compiled,
 def test_the_first_step_is_one_of_the_five():
     def allocation(index: int) -> Allocation:
         size = 2**20 if index == 0 else 2**18
-        return Allocation("op", "", "activations", "forward", "", (size, 0, 0), 2 * index, 2 * index + 1)
+        return Allocation("op", "", "activations", "", (size, 0, 0))
 
     script = Script(
         allocations=tuple(map(allocation, range(8))),
-        before=0,
-        random=frozenset(),
-        constants=(),
-        order=tuple(code for index in range(8) for code in (index, -1 - index)),
+        order=tuple(code for index in range(8) for code in (index, death_of(index))),
         ends=tuple(range(0, 17, 2)),
         threads=(0,) * 16,
     )

@@ -1,7 +1,7 @@
 """How Keras makes a model's variables, against the real allocator."""
 
 from memfit.budgets.isolation import isolated
-from memfit.estimation.replay.allocator import BFC
+from memfit.estimation.replay.allocator import ADDRESS, BFC
 from memfit.estimation.replay.layout import laying_out
 
 SMALLEST = 256  # bytes: what is smaller is a number, a seed or a handle
@@ -38,7 +38,7 @@ def test_variables_are_laid_out_where_keras_has_them():
     held = [None] * len(laid.sizes)
     BFC().serve(laid.codes, laid.sizes, held, {})
     modelled = sorted(
-        (chunk[1], size) for chunk, (size, _) in zip(held, variables, strict=False) if size > SMALLEST
+        (chunk[ADDRESS], size) for chunk, (size, _) in zip(held, variables, strict=False) if size > SMALLEST
     )
     assert len(real) == len(modelled)
     assert [(at - real[0][0], size) for at, size in real] == [

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from memfit.estimation.estimate import Estimate
+from memfit.estimation.replay.events import death_of
 from memfit.estimation.replay.played import Played
 from memfit.estimation.replay.recorded import RecordedSource
 from memfit.estimation.replay.replay import Replay
@@ -20,31 +21,28 @@ def _script(steps: list[list[tuple[float, float]]]) -> Script:
     ends = [0]
     for step in steps:
         born = range(len(allocations), len(allocations) + len(step))
-        allocations += [
-            Allocation("op", "", "activations", "forward", "", (*bytes_, 0), 0, None) for bytes_ in step
-        ]
-        order += [*born, *(-1 - index for index in born)]
+        allocations += [Allocation("op", "", "activations", "", (*bytes_, 0)) for bytes_ in step]
+        order += [*born, *map(death_of, born)]
         ends.append(len(order))
     return Script(
-        tuple(allocations), 0, frozenset(), (), tuple(order), tuple(ends), threads=(0,) * len(order)
+        allocations=tuple(allocations), order=tuple(order), ends=tuple(ends), threads=(0,) * len(order)
     )
 
 
 def test_a_step_is_replayed_whole_because_small_buffers_break_gaps():
     script = _script([[(0, MIB), (256, 0), (256, 0)]] * 6)
     played = Played(script, 8)
-    assert played.step(1).codes == [3, 4, 5, -4, -5, -6]
+    assert played.step(1).codes == [3, 4, 5, *map(death_of, (3, 4, 5))]
     assert played.step(1).positions == [6, 7, 8, 9, 10, 11]
 
 
 def test_a_buffer_that_outlives_its_step_dies_in_a_later_one():
     script = _script([[(0, MIB), (256, 0)]] * 2)
     second = script.order[4:]
-    outliving = Script(
-        script.allocations, 0, frozenset(), (), (0, 1, -1, *second, -2), (0, 3, 8), threads=(0,) * 8
-    )
+    order = (0, 1, death_of(0), *second, death_of(1))
+    outliving = Script(allocations=script.allocations, order=order, ends=(0, 3, 8), threads=(0,) * 8)
     played = Played(outliving, 8)
-    assert played.step(0).codes == [0, 1, -1]
+    assert played.step(0).codes == [0, 1, death_of(0)]
     assert played.step(0).outliving == [1]
     replay = Replay(played)
     replay.step(0)
@@ -70,13 +68,12 @@ def test_the_runs_hold_the_steps_that_ask_for_most_at_the_batch_in_question(batc
 def test_an_update_frees_the_buffer_of_the_variable_it_moves_whatever_steps_are_replayed():
     # Two variables of a size lie at either end of a gap; each step moves the first one and frees its old buffer.
     size = (MIB, 0, 0)
-    allocations = tuple(Allocation("op", "", "weights", "", "", size, 0, None) for _ in range(4))
+    allocations = tuple(Allocation("op", "", "weights", "", size) for _ in range(4))
     script = Script(
-        allocations,
-        2,
-        frozenset(),
-        (),
-        order=(2, -1, 3, -3),
+        allocations=allocations,
+        variables=2,
+        prepared=2,
+        order=(2, death_of(0), 3, death_of(2)),
         ends=(0, 2, 4),
         threads=(0,) * 4,
         holds=(2, 1, 2, 2),

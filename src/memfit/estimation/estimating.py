@@ -20,7 +20,7 @@ from memfit.estimation.recording.sending import packed
 from memfit.estimation.recording.specs import spec_of
 from memfit.estimation.replay.recorded import RecordedSource
 from memfit.estimation.replay.replay import no_collection
-from memfit.estimation.replay.script import script_of
+from memfit.estimation.replay.script_builder import script_of
 
 # A quarter of the batch asked about shows what depends on it, and the order in which ops of that size run; what a
 # step of it would take too long for is left out while recording.

@@ -14,14 +14,13 @@ from memfit.compat.tf_runtime import skip_idle_passes
 from memfit.estimation.optimizers import optimizers_of
 from memfit.estimation.recording.failures import op_failures
 from memfit.estimation.recording.keras_step import batch_of, body_of, build, share_slots, step_of
-from memfit.estimation.recording.recording import FOLDED, Recording, Step, Variable
+from memfit.estimation.recording.recording import FOLDED, KEPT_EVENTS, STEPS, Recording, Step, Variable
 from memfit.estimation.recording.sending import unpacked
 from memfit.estimation.recording.specs import Batch, Spec
 from memfit.estimation.recording.trace import Event, mark, traced
 from memfit.estimation.recording.updates import copy_updates
 from memfit.estimation.recording.xla import bytes_per_sample, compiled_for
 from memfit.estimation.replay.dependencies import inputs_of
-from memfit.estimation.replay.script import KEPT_EVENTS, STEPS
 
 PHASES = ("train", "validate", "predict")
 # Threads run ops in another order in every step: a small model, whose few large ops may or may not run at the same

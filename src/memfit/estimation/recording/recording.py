@@ -5,18 +5,31 @@ from dataclasses import dataclass
 from memfit.estimation.recording.trace import Event
 from memfit.estimation.recording.xla import Compiled
 
+# The peak is the largest of so many steps.
+STEPS = 5
+# Births and deaths of recorded steps that are kept, to choose from those that are replayed at a batch size.
+KEPT_EVENTS = 120_000
 # What TensorFlow names a constant it has computed ahead.
 FOLDED = "__cf__"
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable that is there before the first step: its owner's name, its kind and its bytes."""
+    """A variable that is there before the first step.
+
+    Attributes:
+        name: Its owner's name.
+        kind: "weights", "optimizer state" or "gradients".
+        bytes: Its size.
+        random: Whether its first value is drawn at random.
+        event: Position in `Recording.setup` of the event that allocated it; None where it was there before.
+    """
 
     name: str
     kind: str
     bytes: int
     random: bool
+    event: int | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from memfit.estimation.replay.events import death_of
+
 _ROUNDING = 256
 _FIRST_REGION = 2 * 2**20
 # A free chunk that is less than twice the request is handed out whole, unless this much would be wasted.
@@ -16,7 +18,7 @@ _LARGEST_WASTE = 128 * 2**20
 
 # A chunk is a list, because a replay makes hundreds of thousands: size, address, chunk before, chunk after, whether
 # it is free, the number of the allocation it was last handed out for, and its key in the list of free chunks.
-SIZE, _ADDRESS, _BEFORE, _AFTER, FREE, OWNER, _KEY = range(7)
+SIZE, ADDRESS, BEFORE, _AFTER, FREE, OWNER, _KEY = range(7)
 Chunk = list[Any]
 # Free chunks are sorted by size, then by address, and one number that holds both is compared in no time.
 _ADDRESS_BITS = 48
@@ -66,7 +68,7 @@ class BFC:
 
     def release(self, chunk: Chunk) -> None:
         """Takes a chunk back and merges it with free neighbours."""
-        self.serve((-1,), (0,), [chunk], {})
+        self.serve((death_of(0),), (0,), [chunk], {})
 
     def serve(
         self,
@@ -76,7 +78,7 @@ class BFC:
         kept: Mapping[int, dict[int, Chunk]],
         holds: Sequence[int] = (),
     ) -> tuple[int, int]:
-        """Serves births (n) and deaths (-1 - n) in a row, all in one loop because there are ten thousands.
+        """Serves births and deaths (`events.py`) in a row, all in one loop because there are ten thousands.
 
         Args:
             codes: Births and deaths.
@@ -108,11 +110,11 @@ class BFC:
                 found = chunk[SIZE]
                 if found >= 2 * size or found - size >= _LARGEST_WASTE:
                     after = chunk[_AFTER]
-                    address, left = chunk[_ADDRESS] + size, found - size
+                    address, left = chunk[ADDRESS] + size, found - size
                     key = left << _ADDRESS_BITS | address
                     at[key] = rest = [left, address, chunk, after, True, None, key]
                     if after is not None:
-                        after[_BEFORE] = rest
+                        after[BEFORE] = rest
                     chunk[_AFTER] = rest
                     chunk[SIZE] = found = size
                     insort(free, key)
@@ -123,7 +125,7 @@ class BFC:
                 if in_use > highest:
                     highest, where = in_use, position
                 continue
-            code = -1 - code
+            code = ~code  # whose death it is
             taken = held[code]
             if taken is None:
                 others = kept.get(sizes[code])
@@ -140,18 +142,18 @@ class BFC:
                 chunk[SIZE] += after[SIZE]
                 chunk[_AFTER] = after = after[_AFTER]
                 if after is not None:
-                    after[_BEFORE] = chunk
-            before = chunk[_BEFORE]
+                    after[BEFORE] = chunk
+            before = chunk[BEFORE]
             if before is not None and before[FREE]:
                 key = before[_KEY]
                 del free[bisect_left(free, key)], at[key]
                 before[SIZE] += chunk[SIZE]
                 before[_AFTER] = after = chunk[_AFTER]
                 if after is not None:
-                    after[_BEFORE] = before
+                    after[BEFORE] = before
                 chunk = before
             chunk[FREE] = True
-            chunk[_KEY] = key = chunk[SIZE] << _ADDRESS_BITS | chunk[_ADDRESS]
+            chunk[_KEY] = key = chunk[SIZE] << _ADDRESS_BITS | chunk[ADDRESS]
             at[key] = chunk
             insort(free, key)
         self.in_use = in_use

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from memfit.estimation import margins
 from memfit.estimation.replay.allocator import OutOfMemory
+from memfit.estimation.replay.events import allocation_of, is_birth
 from memfit.estimation.replay.played import Played, PlayedStep
 from memfit.estimation.replay.replay import Replay
 
@@ -93,9 +94,9 @@ class _Threads:
             for place in self._left:
                 if not all(may(place) for may in self._waiting.values()):
                     continue
-                if order[place] < 0 and freed and self._wake():
+                if not is_birth(order[place]) and freed and self._wake():
                     return
-                freed = order[place] < 0
+                freed = not is_birth(order[place])
                 try:
                     serve((order[place],))
                 except OutOfMemory:
@@ -138,9 +139,9 @@ class _Threads:
             if waiting < place < window and script.threads[place] != thread:
                 return True
             code = script.order[place]
-            index = code if code >= 0 else -1 - code
+            index = allocation_of(code)
             if not blocked or not known.bits[index] or known.bits[index] & blocked:
                 return False
-            return code >= 0 or index in script.temporary or not known.readers[index] & blocked
+            return is_birth(code) or index in script.temporary or not known.readers[index] & blocked
 
         return may

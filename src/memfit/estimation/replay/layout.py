@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from memfit.estimation.replay.allocator import rounded
+from memfit.estimation.replay.events import death_of
 
 # What TensorFlow knows a variable by.
 _HANDLE = 200
@@ -16,7 +17,7 @@ PLACE = 256
 
 
 class LayingOut(NamedTuple):
-    """Births (n) and deaths (-1 - n) while variables are made.
+    """Births and deaths while variables are made.
 
     Attributes:
         codes: The births and deaths.
@@ -49,17 +50,17 @@ def laying_out(variables: Sequence[int], random: Set[int]) -> LayingOut:
             # The seed, cast and wrapped; then the shape, the generator's key and counter; the value is drawn,
             # scaled and shifted, each into a buffer of its own.
             given, wide = make(8), make(16)
-            codes.append(-1 - given)
+            codes.append(death_of(given))
             small = make(16)
             seed = make(8)
-            codes += [-1 - small, -1 - wide]
+            codes += [death_of(small), death_of(wide)]
             shape, key, counter, drawn = (make(bytes_) for bytes_ in (16, 8, 16, size))
             scale, scaled = make(4), make(size)
-            codes += [-1 - scale, index]
-            codes += [-1 - other for other in (scaled, shape, key, counter, drawn, seed)]
+            codes += [death_of(scale), index]
+            codes += map(death_of, (scaled, shape, key, counter, drawn, seed))
         else:
             shape = make(4)
-            codes += [index, -1 - shape]
+            codes += [index, death_of(shape)]
         make(_HANDLE)
     return LayingOut(codes, [rounded(size) for size in sizes], [*begins, len(codes)])
 

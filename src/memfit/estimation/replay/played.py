@@ -7,14 +7,13 @@ from random import Random
 from statistics import fmean, pstdev
 from typing import Any
 
+from memfit.estimation.recording.recording import STEPS
 from memfit.estimation.replay.allocator import rounded
-from memfit.estimation.replay.script import STEPS, Script
+from memfit.estimation.replay.script import Script
 
 # Births and deaths to replay, three quarters of a microsecond each: another batch is to take tens of milliseconds.
 _EVENTS = 40_000
 _MOST_RUNS = 16
-# Laying out a variable takes up to so many births and deaths.
-_EVENTS_OF_A_VARIABLE = 22
 # Steps after the first in a run that takes longer than that: they have many thousands of ops, and differ little.
 _FEWEST_LATER = 2
 
@@ -24,7 +23,7 @@ class PlayedStep:
     """What is replayed of a step.
 
     Attributes:
-        codes: Births (n) and deaths (-1 - n).
+        codes: Births and deaths.
         positions: Where each is in the script's order.
         outliving: Those born in the step that outlive it.
     """
@@ -98,13 +97,18 @@ class Played:
 
     def _count(self) -> int:
         """How many runs there is time for."""
-        a_run = _EVENTS_OF_A_VARIABLE * self.script.before + STEPS * self._a_step + 1
+        a_run = self._preparation + STEPS * self._a_step + 1
         return min(_MOST_RUNS, max(1, _EVENTS // a_run))
 
     def _later(self) -> int:
         """How many steps after the first there is time for in a run."""
-        left = _EVENTS - len(self.script.laying_out.codes) - self._a_step
+        left = _EVENTS - self._preparation - self._a_step
         return min(STEPS - 1, max(_FEWEST_LATER, left // max(1, self._a_step)))
+
+    @property
+    def _preparation(self) -> int:
+        """How many births and deaths there are before the first step."""
+        return len(self.script.layout.codes) + len(self.script.preparation)
 
     @property
     def _a_step(self) -> int:
@@ -120,12 +124,12 @@ class Played:
     def _highest(self) -> list[int]:
         """The most bytes that are asked for at once in each step."""
         script, changes = self.script, self._changes
-        start = in_use = int(self._sizes[: script.before].sum() + changes[: script.ends[0]].sum())
-        found = []
+        start = in_use = int(self._sizes[: script.variables].sum() + changes[: script.ends[0]].sum())
+        highest = []
         for number, (begin, end) in enumerate(pairwise(script.ends)):
             if number < script.first_steps:
                 in_use = start
             sums = changes[begin:end].cumsum()
-            found.append(in_use + int(sums.max(initial=0)))
+            highest.append(in_use + int(sums.max(initial=0)))
             in_use += int(changes[begin:end].sum())
-        return found
+        return highest

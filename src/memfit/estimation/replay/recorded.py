@@ -11,11 +11,12 @@ from typing import Any
 
 from memfit.budgets.gpu_table import GPU
 from memfit.estimation import margins
+from memfit.estimation.recording.recording import STEPS
 from memfit.estimation.replay.capped import completes, peak_under
 from memfit.estimation.replay.naming import KINDS
 from memfit.estimation.replay.played import Played
-from memfit.estimation.replay.replay import Moment, Peak, course, moment, peaks
-from memfit.estimation.replay.script import STEPS, Script
+from memfit.estimation.replay.replay import Moment, Peak, course, find_peaks, moment
+from memfit.estimation.replay.script import Script
 from memfit.estimation.source import Course, Tensor, Unknown
 from memfit.sizes import Size
 
@@ -106,7 +107,7 @@ class ReplayedStep:
     @cached_property
     def _steps(self) -> list[list[Peak]]:
         """The peaks of the steps of each replayed run of five."""
-        return peaks(self._played)
+        return find_peaks(self._played)
 
     @cached_property
     def _runs(self) -> list[int]:

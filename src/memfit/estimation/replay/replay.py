@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from memfit.budgets.arena import pieces_left
 from memfit.estimation.replay.allocator import BFC, OWNER, SIZE, Chunk, OutOfMemory, rounded
+from memfit.estimation.replay.events import allocation_of, death_of, is_birth
 from memfit.estimation.replay.layout import PLACE
 from memfit.estimation.replay.played import Played
 from memfit.estimation.replay.script import Allocation
@@ -59,31 +60,31 @@ class Replay:
     def _prepare(self) -> None:
         """Lays out what is there before the first step, in the order and with the gaps that Keras leaves."""
         script = self.played.script
-        codes, sizes, begins = script.laying_out
+        codes, sizes, begins = script.layout
         made: list[Chunk | None] = [None] * len(sizes)
         taken = len(codes) if script.one_piece is None else begins[script.one_piece]
         self.allocator.serve(codes[:taken], sizes, made, {})
         if script.one_piece is not None:
-            self._take_in_one_piece()
+            self._take_one_region()
         self.allocator.serve(codes[taken:], sizes, made, {})
         self.held[: script.variables] = made[: script.variables]
         self._make_nursery()
-        start = script.order[: script.ends[0]]
-        self.serve(start)
-        # TensorFlow sets up the step's ops, and so its constants, when the optimizer has its state.
-        self.serve(range(script.variables, script.before))
-        self.keep(range(script.before))
-        self.keep(code for code in start if code >= 0)
+        preparation, region_at = script.preparation, script.region_at
+        self.serve(preparation[:region_at])
+        if region_at is not None:
+            self._take_one_region()
+            self.serve(preparation[region_at:])
+        self.keep(range(script.prepared))
 
     def _make_nursery(self) -> None:
         """Makes gaps for what is small, as the guard does: every other buffer is given back."""
         sizes = [rounded(size) for gap in self.played.script.nursery for size in (gap, PLACE)]
         taken: list[Chunk | None] = [None] * len(sizes)
         self.allocator.serve(range(len(sizes)), sizes, taken, {})
-        self.allocator.serve((-1 - number for number in range(0, len(sizes), 2)), sizes, taken, {})
+        self.allocator.serve(map(death_of, range(0, len(sizes), 2)), sizes, taken, {})
 
-    def _take_in_one_piece(self) -> None:
-        """Takes what is left of the memory as one region, as `memfit.budgets.one_piece` does."""
+    def _take_one_region(self) -> None:
+        """Takes all that is left of the memory at once, which stays one region when it is freed."""
         for left in pieces_left(min(self.allocator.limit, _WITHOUT_LIMIT), self.allocator.peak):
             with suppress(OutOfMemory):
                 self.allocator.release(self.allocator.allocate(left))
@@ -95,13 +96,16 @@ class Replay:
 
     def keep(self, indices: Iterable[int]) -> None:
         """Ends a step: what it leaves behind may die in any later one."""
-        holds = self.played.script.values
+        values = self.played.script.values
         for index in indices:
             chunk = self.held[index]
-            if chunk is not None:
-                kept = self.kept[self.played.sizes[index]]
-                kept[holds[index] if holds[index] not in kept else -1 - index] = chunk
-                self.held[index] = None
+            if chunk is None:
+                continue
+            of_this_size = self.kept[self.played.sizes[index]]
+            value = values[index]
+            # Where two buffers hold the same value until one dies, the second goes by a number of its own.
+            of_this_size[value if value not in of_this_size else death_of(index)] = chunk
+            self.held[index] = None
 
     def step(self, number: int) -> tuple[int, int]:
         """Replays a recorded step; returns its largest bytes in use and where in it that is."""
@@ -110,6 +114,14 @@ class Replay:
         self.keep(step.outliving)
         return highest, where
 
+    def dying(self, index: int) -> int | None:
+        """Returns the number of the allocation whose chunk is taken back where allocation `index` dies."""
+        chunk = self.held[index]
+        if chunk is None:
+            others = self.kept.get(self.played.sizes[index]) or {}
+            chunk = others.get(self.played.script.values[index]) or next(reversed(others.values()), None)
+        return None if chunk is None else int(chunk[OWNER])
+
     def living(self) -> Iterator[tuple[int, int]]:
         """Yields the number of every living allocation and the bytes it occupies."""
         for chunk in chain(*(kept.values() for kept in self.kept.values()), self.held):
@@ -117,9 +129,9 @@ class Replay:
                 yield chunk[OWNER], chunk[SIZE]
 
 
-def peaks(played: Played) -> list[list[Peak]]:
+def find_peaks(played: Played) -> list[list[Peak]]:
     """Returns the peaks of the steps of each run."""
-    found = []
+    peaks = []
     with no_collection():
         for run in played.runs():
             replay = Replay(played)
@@ -127,8 +139,8 @@ def peaks(played: Played) -> list[list[Peak]]:
             for end, number in enumerate(run, 1):
                 highest, where = replay.step(number)
                 steps.append(Peak(highest, run[:end], where))
-            found.append(steps)
-    return found
+            peaks.append(steps)
+    return peaks
 
 
 @contextmanager
@@ -160,24 +172,18 @@ def course(played: Played, run: tuple[int, ...]) -> list[Counter[str]]:
     *before, last = run
     for number in before:
         replay.step(number)
-    allocations, asked, sizes = played.script.allocations, played.asked, played.sizes
-    holds = played.script.values
+    allocations, asked = played.script.allocations, played.asked
     sums: Counter[str] = Counter()
     for index, _ in replay.living():
         sums[allocations[index].kind] += asked[index]
-    found = []
+    course = []
     for code in played.step(last).codes:
-        if code < 0:
-            kept = replay.kept.get(sizes[-1 - code]) or {}
-            dying = (
-                replay.held[-1 - code] or kept.get(holds[-1 - code]) or next(reversed(kept.values()), None)
-            )
-            if dying is not None:
-                sums[allocations[dying[OWNER]].kind] -= asked[dying[OWNER]]
-        else:
+        if is_birth(code):
             sums[allocations[code].kind] += asked[code]
+        elif (dying := replay.dying(allocation_of(code))) is not None:
+            sums[allocations[dying].kind] -= asked[dying]
         replay.serve((code,))
         sums["rounding"] = 0
         sums["rounding"] = replay.allocator.in_use - sum(sums.values())
-        found.append(sums.copy())
-    return found
+        course.append(sums.copy())
+    return course
