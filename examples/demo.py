@@ -4,14 +4,11 @@ Run it with `make demo`. It needs no GPU: the arena is TensorFlow's own allocato
 """
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import memfit
-from memfit.budgets.arena import arena_environment
-from memfit.budgets.isolation import run_isolated
 
 MEMORY = memfit.Size("320MiB")
 BATCH = 64
@@ -19,7 +16,7 @@ STEPS = 4
 OUTPUT = Path("demo-output")
 
 
-def model_and_data() -> tuple[Any, Any, Any]:
+def build_model_and_data() -> tuple[Any, Any, Any]:
     """A convolutional network with BatchNormalization and dropout, and images with something to learn in them."""
     import keras
     import numpy as np
@@ -43,56 +40,49 @@ def model_and_data() -> tuple[Any, Any, Any]:
     return model, images.astype("float32"), labels
 
 
-def stock() -> list[float]:
+def train_stock() -> list[float]:
     """Trains as stock Keras does and returns the losses of the epochs."""
-    model, x, y = model_and_data()
-    losses: list[float] = model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history[
-        "loss"
-    ]
+    model, x, y = build_model_and_data()
+    history = model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    losses: list[float] = history.history["loss"]
     return losses
 
 
-def fitted() -> tuple[list[float], Any]:
+def fit() -> tuple[list[float], Any]:
     """Trains with memfit and returns the losses and the run."""
-    model, x, y = model_and_data()
+    model, x, y = build_model_and_data()
     history = memfit.fit(
         model, x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0, memory=MEMORY, allow="exact"
     )
     return history.history["loss"], history.memory
 
 
-def timeline() -> Path:
+def draw_timeline() -> Path:
     """Writes what a stock step is made of, and where the arena ends, as one HTML file."""
-    model, _, _ = model_and_data()
+    model, _, _ = build_model_and_data()
     OUTPUT.mkdir(exist_ok=True)
     return memfit.plot(memfit.estimate(model, batch_size=BATCH), OUTPUT / "stock-step.html", memory=MEMORY)
 
 
-def run(function: Any, memory: memfit.Size | None) -> Any:
-    """Runs a function in a process of its own, in an arena, with TensorFlow's log out of the way."""
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **({} if memory is None else arena_environment(memory))}
-    return run_isolated(function, (), environment=environment, stderr=subprocess.DEVNULL)
-
-
 def main() -> None:
     """Shows the whole: the OOM of stock Keras, the plan, the training, the figures."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # the processes below inherit it: TensorFlow's log would hide the rest
     print(f"A residual network, batch {BATCH}, in an arena of {MEMORY}.\n")
     print("1. Stock Keras (TensorFlow waits 10 s before it gives up) ...", flush=True)
     try:
-        run(stock, MEMORY)
-        print("   It fitted, against all expectation.")
+        memfit.isolated(train_stock, memory=MEMORY)
+        print("   It fitted after all.")
     except Exception as error:
-        said = next((line for line in str(error).splitlines() if "OOM" in line), str(error))
-        print(f"   {type(error).__name__}: {said.strip()[:88]} ...\n")
+        sentence = next((line for line in str(error).splitlines() if "OOM" in line), str(error))
+        print(f"   {type(error).__name__}: {sentence.strip()[:88]} ...\n")
     print(f"2. memfit.fit(model, x, y, batch_size={BATCH}, memory='320MiB', allow='exact') ...", flush=True)
-    losses, record = run(fitted, MEMORY)
+    losses, record = memfit.isolated(fit, memory=MEMORY)
     print("   " + repr(record).replace("\n", "\n   ") + "\n")
     print("3. The same training in stock Keras, with all the memory it wants ...", flush=True)
-    expected = run(stock, memfit.Size("4GiB"))
+    expected = memfit.isolated(train_stock, memory="4GiB")
     print(f"   loss of the epochs, stock:  {'  '.join(f'{loss:.6f}' for loss in expected)}")
     print(f"   loss of the epochs, memfit: {'  '.join(f'{loss:.6f}' for loss in losses)}\n")
-    print(f"The stock step's memory over time: {run(timeline, None)}")
+    print(f"The stock step's memory over time: {memfit.isolated(draw_timeline)}")
 
 
 if __name__ == "__main__":

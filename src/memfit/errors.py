@@ -62,13 +62,14 @@ class TensorFlowMissing(MemfitError, ImportError):
 
 
 # What a signal usually means in a training process. SIGKILL cannot be caught, so the kernel's log is the only
-# witness; the rest is what TensorFlow's kernels and allocators were seen to do (FACTS: oneDNN, aborts).
+# witness; the rest is what was seen: a oneDNN kernel whose allocation fails ends the process with SIGSEGV, a failed
+# check in TensorFlow with SIGABRT.
 _USUAL_CAUSE = {
     signal.SIGKILL: "usually the kernel's OOM killer: the host or the container ran out of memory",
     signal.SIGSEGV: "in a memory-capped process usually a kernel that does not check its allocations",
     signal.SIGABRT: "usually a failed check inside TensorFlow or CUDA; the lines above it say which",
     signal.SIGBUS: "usually a memory-mapped file that shrank, or /dev/shm that is full",
-    signal.SIGTERM: "somebody asked the process to end",
+    signal.SIGTERM: "the process was asked to end",
 }
 
 
