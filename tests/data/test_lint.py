@@ -1,6 +1,6 @@
 """Each rule fires on the bad pipeline and is quiet on the good one; good pipelines have no findings at all."""
 
-import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -184,11 +184,13 @@ def test_a_batch_size_in_bytes_stands_in_for_unknown_shapes():
 
 def test_an_array_of_half_a_gigabyte_is_found_without_being_copied():
     pipeline = DATA.from_tensor_slices(np.zeros((2**17, 1024), np.float32)).batch(32).prefetch(1)
-    started = time.perf_counter()
+    tracemalloc.start()
     (finding,) = memfit.lint(pipeline, host="16GiB")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
     assert finding.rule == "array-in-graph"
     assert "512 MiB" in finding.stake
-    assert time.perf_counter() - started < 1
+    assert peak < 64 * 2**20, "the graph with the array in it would be as large as the array"
 
 
 def test_datasets_that_share_a_cache_file_are_found_together(tmp_path):
@@ -202,13 +204,6 @@ def test_a_cache_that_a_killed_process_left_is_found(tmp_path):
     next(iter(DATA.range(5).cache(file)))  # an iteration that never ends leaves TensorFlow's lock file
     Path(f"{file}_0.lockfile").touch()
     assert [finding.rule for finding in memfit.lint(DATA.range(5).cache(file))] == ["half-written-cache"]
-
-
-def test_linting_takes_less_than_a_second():
-    pipeline = good()
-    started = time.perf_counter()
-    assert not list(memfit.lint(pipeline))
-    assert time.perf_counter() - started < 1
 
 
 def test_something_else_than_a_dataset_is_refused():

@@ -18,7 +18,9 @@ def peaks() -> dict[str, Any]:
     from memfit.compat import keras_layers
     from memfit.steps.micro_batches.step import micro_batched_test_step, micro_batched_train_step
 
-    tf.config.threading.set_inter_op_parallelism_threads(1)  # peaks repeat within 4%; with threads they differ by up to 20%
+    tf.config.threading.set_inter_op_parallelism_threads(
+        1
+    )  # peaks repeat within 4%; with threads they differ by up to 20%
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
         [

@@ -16,23 +16,9 @@ import numpy as np
 from memfit.compat import keras_data, tf_datasets, tf_runtime
 from memfit.data.peeking import random_numbers_kept
 from memfit.data.pipeline import Pipeline, pipeline_of
+from memfit.data.random_ops import PYTHON_OPS, RANDOM_OPS
 from memfit.errors import InvalidInput
 
-_PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
-# Random ops whose state lies in their kernel: a new iteration begins it anew, from the seed if there is one.
-_DRAWS = {
-    "Multinomial",
-    "ParameterizedTruncatedNormal",
-    "RandomGamma",
-    "RandomPoissonV2",
-    "RandomShuffle",
-    "RandomStandardNormal",
-    "RandomUniform",
-    "RandomUniformInt",
-    "SampleDistortedBoundingBox",
-    "SampleDistortedBoundingBoxV2",
-    "TruncatedNormal",
-}
 # Ops that move a variable on, such as a Keras layer's seed: a pass that is skipped would not have moved it.
 _MOVES = {"AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp", "RngReadAndSkip", "RngSkip"}
 
@@ -158,20 +144,20 @@ def _doubts(dataset: Any) -> Iterator[str]:
 
 def _doubts_of_functions(part: Any) -> Iterator[str]:
     for op in tf_datasets.ops_of_functions(part):
-        if op.op in _PYTHON:
+        if op.op in PYTHON_OPS:
             yield "it runs Python code, of which nothing can be known"
         elif op.op in _MOVES:
             yield "random numbers in it depend on how many were drawn before"
         elif op.op.startswith("ShuffleDataset"):
             yield "it shuffles inside of a function"
-        elif op.op in _DRAWS and op.attr["seed"].i == op.attr["seed2"].i == 0:
+        elif op.op in RANDOM_OPS and op.attr["seed"].i == op.attr["seed2"].i == 0:
             yield "it draws random numbers without a seed"
-        elif op.op in _DRAWS and tf_datasets.is_parallel(part):
+        elif op.op in RANDOM_OPS and tf_datasets.is_parallel(part):
             yield "it draws random numbers in several threads, whose order is chance"
 
 
 def _is_random(part: Any) -> bool:
-    drawn = any(op.op in _DRAWS for op in tf_datasets.ops_of_functions(part))
+    drawn = any(op.op in RANDOM_OPS for op in tf_datasets.ops_of_functions(part))
     return drawn or tf_datasets.shuffle_seeds(part) is not None
 
 

@@ -30,34 +30,34 @@ class Finding:
 
 @dataclass(frozen=True, repr=False)
 class Findings:
-    """All that was found in one or more datasets; empty is good.
+    """What is worth changing in one or more datasets; empty is good.
 
     Attributes:
-        found: The findings.
-        datasets: How many datasets were read.
+        findings: The findings.
+        datasets: The number of datasets that were read.
     """
 
-    found: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
     datasets: int = 1
 
     def __iter__(self) -> Iterator[Finding]:
-        return iter(self.found)
+        return iter(self.findings)
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.findings)
 
     def __getitem__(self, index: int) -> Finding:
-        return self.found[index]
+        return self.findings[index]
 
     def __repr__(self) -> str:
-        if not self.found:
+        if not self.findings:
             return (
                 "Nothing to change in the pipeline."
                 if self.datasets == 1
                 else "Nothing to change in the pipelines."
             )
         lines = []
-        for finding in self.found:
+        for finding in self.findings:
             place = f"stage {finding.where}" if finding.where else "the whole pipeline"
             prefix = f"dataset {finding.dataset}, " if self.datasets > 1 else ""
             rows = [["at", prefix + place], ["stake", finding.stake], ["fix", finding.fix]]
@@ -67,4 +67,4 @@ class Findings:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Returns the findings as plain data."""
-        return [asdict(finding) for finding in self.found]
+        return [asdict(finding) for finding in self.findings]

@@ -41,55 +41,52 @@ def lint(*datasets: Any, batch_memory: int | str | None = None, host: int | str 
     """
     memory = Size(host) if host is not None else budget().host.total
     batch = None if batch_memory is None else Size(batch_memory)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     cache_files: set[str] = set()
     for number, dataset in enumerate(datasets, 1):
-        findings, files = _lint_one(dataset, memory, batch)
-        findings += [order_rules.shared(name, "") for name in sorted(files & cache_files)]
-        cache_files |= files
-        found += [replace(finding, dataset=number) for finding in findings]
-    return Findings(tuple(found), len(datasets))
+        view = _look_at(dataset, memory, batch, frozenset(cache_files))
+        for rule in _RULES:
+            told = (replace(finding, dataset=number) for finding in rule(view))
+            findings += [finding for finding in told if finding not in findings]
+        cache_files |= {text for stage in view.of_kind("cache") for text in stage.texts if text}
+    return Findings(tuple(findings), len(datasets))
 
 
-def _lint_one(dataset: Any, host: int, batch_memory: int | None) -> tuple[list[Finding], set[str]]:
+def _look_at(dataset: Any, host: int, batch_memory: int | None, caches_of_others: frozenset[str]) -> View:
     import tensorflow as tf
 
     if not isinstance(dataset, tf.data.Dataset):
         raise InvalidInput("Only tf.data datasets can be linted", received=type(dataset).__name__)
-    found = []
-    behind: list[str] = []
     options = dataset.options()
     # A copy to the device cannot be written as a graph: what comes before it can.
-    copy = _device_copy(dataset, behind)
-    if copy is not None:
-        finding = speed_rules.device_copy_not_last(behind)
-        found += [finding] if finding is not None else []
-        dataset = inputs_of(copy)[0]
-    held = held_tensors(dataset)
-    if held >= memory_rules.LARGE_TENSOR:
-        # Reading on would write the array into the graph: the rest of the pipeline is judged once it is out.
-        return [*found, memory_rules.whole_array(held, "1 source")], set()
-    stages = read_stages(dataset)
-    view = View(stages, host, batch_memory, options, _workers(), idle_conversions(dataset))
-    for rule in _RULES:
-        found += [finding for finding in rule(view) if finding not in found]
-    if copy is not None:
-        found = [finding for finding in found if finding.rule != "missing-prefetch"]
-    return found, {text for stage in view.of_kind("cache") for text in stage.texts if text}
+    readable, behind_device_copy = _split_at_device_copy(dataset)
+    source_bytes = held_tensors(readable)
+    too_large = source_bytes >= memory_rules.LARGE_TENSOR
+    return View(
+        # Reading would write the array into the graph: the rest of the pipeline is judged once it is out.
+        [] if too_large else read_stages(readable),
+        host,
+        batch_memory,
+        options,
+        _workers(),
+        set() if too_large else idle_conversions(readable),
+        source_bytes,
+        behind_device_copy,
+        caches_of_others,
+    )
 
 
-def _device_copy(dataset: Any, behind: list[str]) -> Any:
-    """The stage that copies to a device, if there is one; the Python names of those behind it go into `behind`."""
-    part = dataset
+def _split_at_device_copy(dataset: Any) -> tuple[Any, tuple[str, ...] | None]:
+    """Returns the dataset before a copy to a device, and the names of the stages behind it; None without a copy."""
     names: list[str] = []
+    part = dataset
     while part is not None:
-        if is_device_copy(part):
-            behind += reversed(names)
-            return part
-        names.append(type(part).__name__.strip("_").removesuffix("Dataset").lower())
         inputs = inputs_of(part)
+        if is_device_copy(part):
+            return inputs[0], tuple(reversed(names))
+        names.append(type(part).__name__.strip("_").removesuffix("Dataset").lower())
         part = inputs[0] if len(inputs) == 1 else None
-    return None
+    return dataset, None
 
 
 def _workers() -> int:

@@ -7,7 +7,7 @@ from memfit.data.linting.findings import Finding
 from memfit.data.linting.view import View, decoded_before, decodes, times
 from memfit.sizes import Size
 
-# Buffers below this are nobody's problem, on any machine that trains.
+# Buffers below this do not matter on any machine that trains.
 _WORTH_SAYING = 64 * 2**20
 # An element of this size is more than a record, a path or a row of numbers: it is a picture or the like.
 _LARGE_ELEMENT = 16 * 2**10
@@ -78,7 +78,7 @@ def float_cache(view: View) -> Iterator[Finding]:
 
 
 def unbounded_prefetch(view: View) -> Iterator[Finding]:
-    """A prefetch of so many batches that they take a good part of the host."""
+    """A prefetch whose batches take a good part of the host."""
     for stage in view.of_kind("prefetch"):
         size = view.element_bytes(stage)
         buffer = stage.numbers[0] if stage.numbers else -1
@@ -97,20 +97,19 @@ def unbounded_prefetch(view: View) -> Iterator[Finding]:
 
 def array_in_graph(view: View) -> Iterator[Finding]:
     """A whole array turned into a tensor inside the pipeline."""
-    for stage in view.stages:
-        if stage.constant_bytes >= LARGE_TENSOR:
-            yield whole_array(stage.constant_bytes, stage.place)
-
-
-def whole_array(size: int, where: str) -> Finding:
-    """The finding about a whole array inside a pipeline."""
-    return Finding(
-        "array-in-graph",
-        where,
-        "A whole array is a tensor inside the pipeline: a second copy of it.",
-        f"{Size(size)} more than the array itself",
-        "memfit.arrays(x, y, batch_size=...), which gathers each batch from the array itself",
-    )
+    tensors = [
+        (view.source_bytes, "1 source"),
+        *((stage.constant_bytes, stage.place) for stage in view.stages),
+    ]
+    for size, where in tensors:
+        if size >= LARGE_TENSOR:
+            yield Finding(
+                "array-in-graph",
+                where,
+                "A whole array is a tensor inside the pipeline: a second copy of it.",
+                f"{Size(size)} more than the array itself",
+                "memfit.arrays(x, y, batch_size=...), which gathers each batch from the array itself",
+            )
 
 
 def decoded_larger_than_needed(view: View) -> Iterator[Finding]:

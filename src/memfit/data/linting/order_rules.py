@@ -7,17 +7,7 @@ from pathlib import Path
 from memfit.data.linting.findings import Finding
 from memfit.data.linting.stages import Stage
 from memfit.data.linting.view import View, times
-
-_RANDOM = {
-    "RandomUniform",
-    "RandomUniformInt",
-    "RandomStandardNormal",
-    "TruncatedNormal",
-    "RandomShuffle",
-    "RandomGamma",
-    "Multinomial",
-    "SampleDistortedBoundingBoxV2",
-}
+from memfit.data.random_ops import RANDOM_OPS
 
 
 def random_before_cache(view: View) -> Iterator[Finding]:
@@ -102,13 +92,19 @@ def repeat_before_shuffle(view: View) -> Iterator[Finding]:
 
 
 def shared_cache_file(view: View) -> Iterator[Finding]:
-    """One cache file for two stages, or one that a killed process left half-written."""
-    seen: dict[str, Stage] = {}
+    """One cache file for two stages or two datasets, or one that a killed process left half-written."""
+    used = set(view.caches_of_others)
     for cache in view.of_kind("cache"):
         for name in filter(None, cache.texts):
-            if name in seen:
-                yield shared(name, cache.place)
-            seen[name] = cache
+            if name in used:
+                yield Finding(
+                    "shared-cache-file",
+                    cache.place,
+                    f"The cache file {name} is used twice: the second user gets the first one's data, or an error.",
+                    "the data themselves",
+                    "A file name of its own for each dataset",
+                )
+            used.add(name)
             if any(Path(name).parent.glob(Path(name).name + "*.lockfile")):
                 yield Finding(
                     "half-written-cache",
@@ -117,17 +113,6 @@ def shared_cache_file(view: View) -> Iterator[Finding]:
                     "the run: TensorFlow stops with an error when it reaches the cache",
                     f"If nothing is writing it, remove {name}*",
                 )
-
-
-def shared(name: str, where: str) -> Finding:
-    """The finding about one cache file with two users."""
-    return Finding(
-        "shared-cache-file",
-        where,
-        f"The cache file {name} is used twice: the second user gets the first one's data, or an error.",
-        "the data themselves",
-        "A file name of its own for each dataset",
-    )
 
 
 def few_files_to_shard(view: View) -> Iterator[Finding]:
@@ -161,7 +146,7 @@ def _listed_files(stage: Stage) -> int | None:
 
 
 def _is_random(stage: Stage) -> bool:
-    return any(op in _RANDOM or op.startswith("StatelessRandom") for op in stage.ops())
+    return any(op in RANDOM_OPS or op.startswith("StatelessRandom") for op in stage.ops())
 
 
 def _single(stage: Stage) -> bool:

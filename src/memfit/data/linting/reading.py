@@ -21,7 +21,7 @@ def read_stages(dataset: Any) -> list[Stage]:
     reader = _Reader(graph.node, library, "")
     root = next(node for node in graph.node if node.op == "_Retval")
     reader.stage(root.input[0])
-    return reader.found
+    return reader.stages
 
 
 def held_tensors(dataset: Any) -> int:
@@ -43,7 +43,7 @@ class _Reader:
         self._library = library
         self._within = within
         self._stages: dict[str, Stage] = {}
-        self.found: list[Stage] = []
+        self.stages: list[Stage] = []
 
     def stage(self, name: str) -> Stage:
         name = name.split(":")[0]
@@ -58,7 +58,7 @@ class _Reader:
         kind = kind_of(node.op)
         stage = Stage(
             op=node.op,
-            place=f"{self._within}{len(self.found) + 1} {kind or _plain(node.op)}{self._function_name(node)}",
+            place=f"{self._within}{len(self.stages) + 1} {kind or _plain(node.op)}{self._function_name(node)}",
             inputs=inputs,
             inner=inner,
             **self._element(node),
@@ -74,7 +74,7 @@ class _Reader:
             files=_files(node.op, self._constant(node.input[0]) if node.input else None),
         )
         self._stages[name] = stage
-        self.found.append(stage)
+        self.stages.append(stage)
         return stage
 
     def _is_dataset(self, name: str) -> bool:
@@ -144,13 +144,13 @@ class _Reader:
         if kind_of(node.op) not in ("flat_map", "interleave"):
             return None
         for function in self._functions(node):
-            reader = _Reader(function.node_def, self._library, f"{self._within}{len(self.found) + 1}.")
+            reader = _Reader(function.node_def, self._library, f"{self._within}{len(self.stages) + 1}.")
             result = next(iter(function.ret.values()), "").split(":")[0]
             while result in reader._nodes and reader._nodes[result].op == "Identity":
                 result = reader._nodes[result].input[0].split(":")[0]
             if result in reader._nodes and "Dataset" in reader._nodes[result].op:
                 inner = reader.stage(result)
-                self.found += reader.found
+                self.stages += reader.stages
                 return inner
         return None
 
@@ -173,7 +173,7 @@ def _scalar(node: Any) -> float | None:
 def _count(
     op: str, kind: str, numbers: tuple[int, ...], inputs: tuple[Stage, ...], constants: list[Any]
 ) -> float | None:
-    """How many elements a stage hands on; infinity for an endless one, None where nobody knows."""
+    """Counts the elements that a stage hands on; infinity for an endless one, None where it is unknown."""
     if op.startswith("TensorSliceDataset"):
         shapes = [value for value, _ in constants if isinstance(value, tuple)]
         return min((shape[0] for shape in shapes), default=None)
@@ -217,7 +217,7 @@ def _count_of_one(op: str, kind: str, numbers: tuple[int, ...], before: float | 
 
 
 def _files(op: str, names: tuple[Any, int] | None) -> int | None:
-    """How many files a source reads, where their names are written in the graph."""
+    """Counts the files that a source reads, where their names are written in the graph."""
     if not op.startswith(_TEXT_FILES) or names is None:
         return None
     return int(names[0][0]) if isinstance(names[0], tuple) else 1

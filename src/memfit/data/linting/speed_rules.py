@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 
 from memfit.data.linting.findings import Finding
-from memfit.data.linting.view import DECODERS, PYTHON, View, decodes, foreign_python
+from memfit.data.linting.view import DECODERS, View, decodes, foreign_python
+from memfit.data.random_ops import PYTHON_OPS
 
 # What decoding one photo of 500 x 375 took on one core (benchmarks/data): the order of magnitude at stake.
 _DECODE_MS = 1.0
@@ -35,7 +36,8 @@ def no_parallel_calls(view: View) -> Iterator[Finding]:
 
 def missing_prefetch(view: View) -> Iterator[Finding]:
     """No batch ready when the device wants one."""
-    if not view.batched or any(True for _ in view.of_kind("prefetch")):
+    prefetches = view.behind_device_copy is not None or any(True for _ in view.of_kind("prefetch"))
+    if prefetches or not view.batched:
         return
     if any(decodes(stage) or foreign_python(stage) for stage in view.of_kind("map")):
         yield Finding(
@@ -54,7 +56,7 @@ def prefetch_before_work(view: View) -> Iterator[Finding]:
         return
     last = prefetches[-1]
     for stage in view.after(last):
-        own = [node for node in stage.nodes if node.op in PYTHON and "memfit/" in node.name]
+        own = [node for node in stage.nodes if node.op in PYTHON_OPS and "memfit/" in node.name]
         if stage.kind == "map" and not own and (DECODERS & stage.ops() or foreign_python(stage)):
             yield Finding(
                 "prefetch-not-last",
@@ -111,18 +113,25 @@ def _time(count: float | None, each_ms: float) -> str:
     return f"about {(count or 0) * each_ms / 1e3:,.1f} s per epoch"
 
 
-def device_copy_not_last(stages: list[str]) -> Finding | None:
-    """Work behind the copy to the device; `stages` are those behind it, by their Python names."""
-    later = [name for name in stages if not any(word in name for word in ("prefetch", "options"))]
-    if not later:
-        return None
-    return Finding(
-        "device-prefetch-not-last",
-        later[0],
-        "Stages behind prefetch_to_device bring the data back to the host.",
-        "a copy to the device and back for every batch",
-        "tf.data.experimental.prefetch_to_device(...) as the very last stage",
-    )
+def device_copy_not_last(view: View) -> Iterator[Finding]:
+    """Work behind the copy to the device."""
+    behind = view.behind_device_copy or ()
+    later = [name for name in behind if not any(word in name for word in ("prefetch", "options"))]
+    if later:
+        yield Finding(
+            "device-prefetch-not-last",
+            later[0],
+            "Stages behind prefetch_to_device bring the data back to the host.",
+            "a copy to the device and back for every batch",
+            "tf.data.experimental.prefetch_to_device(...) as the very last stage",
+        )
 
 
-RULES = (no_parallel_calls, missing_prefetch, prefetch_before_work, python_in_map, map_before_batch)
+RULES = (
+    no_parallel_calls,
+    missing_prefetch,
+    prefetch_before_work,
+    python_in_map,
+    map_before_batch,
+    device_copy_not_last,
+)

@@ -39,17 +39,17 @@ def scaled_twice(view: View) -> Iterator[Finding]:
 
 
 def _scales(stage: Stage) -> int:
-    """How many times a stage's function divides by the range of a byte."""
+    """Counts the divisions by the range of a byte in a stage's function."""
     by_name = {node.name: node for node in stage.nodes}
-    found = 0
+    count = 0
     for node in stage.nodes:
         constants = [by_name[name].value for name in map(_node_name, node.inputs) if name in by_name]
         values = [value for value in constants if value]
         if node.op in ("RealDiv", "Div"):
-            found += any(value in _WHOLE_RANGES for value in values)
+            count += any(value in _WHOLE_RANGES for value in values)
         elif node.op == "Mul":
-            found += any(abs(1 / value - whole) < 0.01 for value in values for whole in _WHOLE_RANGES)
-    return found
+            count += any(abs(1 / value - whole) < 0.01 for value in values for whole in _WHOLE_RANGES)
+    return count
 
 
 def _node_name(name: str) -> str:

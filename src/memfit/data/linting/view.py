@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memfit.data.linting.stages import Stage, downstream_of
+from memfit.data.random_ops import PYTHON_OPS
 from memfit.sizes import Size
 
 DECODERS = {
@@ -17,7 +18,6 @@ DECODERS = {
     "DecodeAndCropJpeg",
 }
 RESIZERS = {"ResizeBilinear", "ResizeArea", "ResizeBicubic", "ResizeNearestNeighbor", "ScaleAndTranslate"}
-PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,13 @@ class View:
         host: The host's memory in bytes.
         batch_memory: The bytes of one batch at the end, where the graph does not say; or None.
         options: The dataset's `tf.data.Options`.
-        workers: How many workers will share the dataset.
+        workers: The number of workers that will share the dataset.
         idle_conversions: The map functions in which `convert_image_dtype` changes nothing.
+        source_bytes: The bytes of the tensors that its sources hold. Where they are too large to be written into a
+            graph, there are no stages.
+        behind_device_copy: The names of the stages behind a copy to a device, which `stages` end before; None where
+            there is no such copy.
+        caches_of_others: The cache files of other datasets.
     """
 
     stages: list[Stage]
@@ -39,6 +44,9 @@ class View:
     options: Any
     workers: int
     idle_conversions: set[str]
+    source_bytes: int = 0
+    behind_device_copy: tuple[str, ...] | None = None
+    caches_of_others: frozenset[str] = frozenset()
 
     def of_kind(self, *kinds: str) -> Iterator[Stage]:
         """The stages of these kinds, from the source on."""
@@ -68,7 +76,7 @@ class View:
 
 
 def _batch_size_at(stage: Stage) -> int | None:
-    """How many samples an element has at most: the last batch may be smaller, so graphs leave it open."""
+    """The most samples that an element has: the last batch may be smaller, so graphs leave it open."""
     for earlier in (stage, *stage.upstream()):
         if earlier.kind == "unbatch":
             return None
@@ -89,7 +97,7 @@ def decoded_before(stage: Stage) -> bool:
 
 def foreign_python(stage: Stage) -> bool:
     """Whether the stage calls Python code, other than memfit's own, which keeps shapes and works on batches."""
-    return any(node.op in PYTHON and "memfit/" not in node.name for node in stage.nodes)
+    return any(node.op in PYTHON_OPS and "memfit/" not in node.name for node in stage.nodes)
 
 
 def times(count: float | None, size: int | None, of: str = "elements") -> str:
