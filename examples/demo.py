@@ -66,7 +66,8 @@ def draw_timeline() -> Path:
 
 def main() -> None:
     """Shows the whole: the OOM of stock Keras, the plan, the training, the figures."""
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # the processes below inherit it: TensorFlow's log would hide the rest
+    # The processes below inherit it: TensorFlow's log would hide the rest.
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     print(f"A residual network, batch {BATCH}, in an arena of {MEMORY}.\n")
     print("1. Stock Keras (TensorFlow waits 10 s before it gives up) ...", flush=True)
     try:
