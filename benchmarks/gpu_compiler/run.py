@@ -31,8 +31,10 @@ from memfit.estimation.gpu_compiler.curve import Curve
 from memfit.estimation.gpu_compiler.installed import compiler_version
 from memfit.estimation.gpu_compiler.lowering import Lowered, lowered
 from memfit.estimation.gpu_compiler.source import CompiledSource, CompiledStep, Parts
+from memfit.estimation.recording.keras_step import KerasStep
 from memfit.estimation.recording.sending import packed
 from memfit.estimation.recording.specs import spec_of
+from memfit.estimation.recording.step import Step
 from memfit.tables import table
 
 MIB = 2**20
@@ -51,16 +53,16 @@ _BEYOND = 1.25
 Lever = float | int | None
 
 
-def rematerialised(model: Any, segments: Any) -> None:
-    """Gives a copied model the step with these segments."""
+def rematerialised(model: Any, segments: Any) -> Step:
+    """Builds a copied model's step with these segments."""
     from memfit.planning.candidates import Way
     from memfit.planning.planning import compute
 
-    compute(model, Way(segments))
+    return compute(model, Way(segments))
 
 
-def micro_batched(model: Any, size: int) -> None:
-    """Gives a copied model the step in micro-batches."""
+def micro_batched(model: Any, size: int) -> Step:
+    """Builds a copied model's step in micro-batches."""
     from memfit.compat import keras_layers
     from memfit.steps.micro_batches.step import micro_batched_train_step
 
@@ -68,6 +70,7 @@ def micro_batched(model: Any, size: int) -> None:
         return keras_layers.forward(model, x, training=True)
 
     object.__setattr__(model, "train_step", micro_batched_train_step(model, size, forward))
+    return KerasStep(model, "train")
 
 
 class Training:
@@ -81,8 +84,8 @@ class Training:
         self.version = compiler_version()
 
     @cache  # noqa: B019 - a training lives as long as the benchmark
-    def prepare(self, lever: Lever) -> Any:
-        """What puts a lever into a copied model."""
+    def build(self, lever: Lever) -> Any:
+        """What builds a copied model's step with a lever."""
         from memfit.steps.rematerialisation import find_choices
         from memfit.steps.rematerialisation.choose import choose
 
@@ -100,8 +103,8 @@ class Training:
     def hlo(self, lever: Lever, batch: int) -> Lowered:
         """The step as HLO."""
         if (lever, batch) not in self.lowered:
-            payload = packed(self.model, self.spec, self.prepare(lever))
-            self.lowered[lever, batch] = lowered(payload, batch, "train")
+            payload = packed(self.model, self.spec)
+            self.lowered[lever, batch] = lowered(payload, self.build(lever), batch, "train")
         return self.lowered[lever, batch]
 
     def estimate(self, lever: Lever, batch: int, target: str) -> CompiledStep:

@@ -75,12 +75,12 @@ def test_rematerialised_and_micro_batched_steps_are_the_ones_compiled(stock):
 
     model = cnn()
     segments = choose(model, 64, 0.5, compiled=True)
-    fewer = estimate(model, 64, device="A100 40GB", prepare=partial(compute, way=Way(segments)))
+    fewer = estimate(model, 64, device="A100 40GB", build=partial(compute, way=Way(segments)))
     assert fewer.prediction.figures.arguments == stock.prediction.figures.arguments
     assert fewer.prediction.figures.temporaries < 0.6 * stock.prediction.figures.temporaries
     # Two parts in a loop, a loop of one round and a shorter part after it, four parts in a loop.
     for size, most in ((32, 0.6), (40, 0.7), (16, 0.35)):
-        parts = estimate(model, 64, device="A100 40GB", prepare=partial(in_parts, size=size))
+        parts = estimate(model, 64, device="A100 40GB", build=partial(in_parts, size=size))
         assert parts.prediction.figures.temporaries < most * stock.prediction.figures.temporaries
 
 
@@ -95,11 +95,11 @@ def test_a_plan_for_a_gpu_has_the_peak_that_the_compiler_gives_the_planned_step(
     assert "compiled for NVIDIA A100 40GB" in found.source
     size = found.micro_batch
     assert size is not None
-    prepare = partial(in_parts, size=size, segments=found.segments)
-    planned = estimate(model, 64, device="A100 40GB", prepare=prepare)
+    build = partial(in_parts, size=size, segments=found.segments)
+    planned = estimate(model, 64, device="A100 40GB", build=build)
     assert planned.needed <= memory
     # The plan had two equal parts compiled, and the other samples wait. A shorter last part takes a little more.
-    equal = estimate(model, 2 * size, device="A100 40GB", prepare=prepare)
+    equal = estimate(model, 2 * size, device="A100 40GB", build=build)
     waiting = equal.prediction.parts.sample * (64 - 2 * size)
     assert found.predicted == pytest.approx(equal.peak + waiting, rel=0.03)
     assert found.predicted == pytest.approx(planned.peak, rel=0.08)
@@ -144,8 +144,8 @@ def test_a_plan_computes_convolutions_in_parts_where_segments_alone_do_not_fit(s
     smallest = find_choices(model, 64, compiled=True)[-1]
 
     def needed(segments):
-        prepare = partial(compute, way=Way(segments))
-        return estimate(model, 64, device="A100 40GB", prepare=prepare).needed
+        build = partial(compute, way=Way(segments))
+        return estimate(model, 64, device="A100 40GB", build=build).needed
 
     alone, parted = needed(smallest), needed(replace(smallest, split_convolutions=True))
     assert parted < alone
@@ -164,6 +164,7 @@ def test_a_plan_computes_convolutions_in_parts_where_segments_alone_do_not_fit(s
 
 def in_parts(model, size, segments=None):
     from memfit.compat import keras_layers
+    from memfit.estimation.recording.keras_step import KerasStep
     from memfit.steps.micro_batches.step import micro_batched_train_step
     from memfit.steps.rematerialisation import rematerialise
 
@@ -172,6 +173,7 @@ def in_parts(model, size, segments=None):
 
     forward = plain if segments is None else rematerialise(model, segments)
     object.__setattr__(model, "train_step", micro_batched_train_step(model, size, forward))
+    return KerasStep(model, "train")
 
 
 def test_mixed_precision_takes_less(stock):

@@ -12,7 +12,7 @@ def _made() -> tuple[list[tuple[int, int]], list[tuple[int, bool]]]:
     import keras
     from keras import layers
 
-    from memfit.estimation.recording.record import _bytes, _is_random
+    from memfit.estimation.recording.kept import is_random, size_of
     from memfit.estimation.recording.trace import mark, traced
 
     with traced() as trace:
@@ -27,7 +27,7 @@ def _made() -> tuple[list[tuple[int, int]], list[tuple[int, bool]]]:
             alive.pop(event.address, None)
         elif event.requested > SMALLEST:
             alive[event.address] = event.requested
-    return sorted(alive.items()), [(_bytes(v), _is_random(v)) for v in model.variables]
+    return sorted(alive.items()), [(size_of(v), is_random(v)) for v in model.variables]
 
 
 def test_variables_are_laid_out_where_keras_has_them():

@@ -1,21 +1,97 @@
-"""What is read out of the events of a recorded step."""
+"""What is recorded of a step: its setup, its variables, its events."""
 
-from memfit.estimation.recording.record import _folded
-from memfit.estimation.recording.trace import Event
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+import memfit
+from memfit.estimation.recording import Recording, record
+from memfit.estimation.recording.keras_step import KerasStep
+from memfit.estimation.recording.sending import packed
+from memfit.estimation.recording.specs import spec_of
+
+MIB = 2**20
 
 
-def test_constants_of_a_first_call_are_those_that_no_run_of_an_op_asked_for_and_that_stay():
-    def event(address: int, op: str, region: str = "", shape: str = "", *, freed: bool = False) -> Event:
-        return Event(address, 1024, 1024, op, region, shape, freed)
+def _model() -> keras.Model:
+    layers = keras.layers
+    model = keras.Sequential([keras.Input((256,)), layers.Dense(512, activation="relu"), layers.Dense(256)])
+    model.compile("adam", "mse")
+    return model
 
-    events = (
-        event(1, "clip_by_value/zeros_like"),
-        event(2, "moments/__cf__1", "output", "[8,4]"),
-        event(3, "conv/Conv2D", "output", "[8,32]"),
-        event(4, "adam/AssignAddVariableOp", "temp", "[3,3]"),
-        event(5, "loss/Const"),
-        event(6, ""),
-        event(3, "", freed=True),
-        event(5, "", freed=True),
-    )
-    assert [kept.op for kept in _folded(events)] == ["clip_by_value/zeros_like", "moments/__cf__1"]
+
+class Buffered(KerasStep):
+    """The model's own step, with a buffer that is made when it is built, and one when it is first traced."""
+
+    def __init__(self, model: Any) -> None:
+        model.optimizer.build(model.trainable_variables)
+        super().__init__(model, "train")
+        tf.zeros((5 * MIB,), tf.uint8)  # freed at once
+        self.buffers = [tf.Variable(tf.zeros((3 * MIB,), tf.uint8), name="built")]
+
+    def trace(self, spec: Any) -> Any:
+        if len(self.buffers) == 1:
+            self.buffers.append(tf.Variable(tf.zeros((MIB,), tf.uint8), name="traced"))
+        return super().trace(spec)
+
+    def variables(self) -> list[Any]:
+        return self.buffers
+
+
+def _record(build: Any, phase: str = "train") -> Recording:
+    model = _model()
+    return memfit.isolated(record, packed(model, spec_of(model)), build, 8, 32, phase, memory="2GiB")
+
+
+@pytest.fixture(scope="module")
+def buffered() -> Recording:
+    return _record(Buffered)
+
+
+@pytest.fixture(scope="module")
+def stock() -> Recording:
+    return _record(None)
+
+
+def test_what_building_and_tracing_a_step_allocates_is_its_setup_in_order(buffered):
+    large = [(event.requested // MIB, event.freed) for event in buffered.setup if event.requested >= MIB]
+    assert large == [(5, False), (5, True), (3, False), (1, False)]
+
+
+def test_a_variable_that_the_setup_made_says_which_event_allocated_it(buffered):
+    made = {variable.name: variable for variable in buffered.variables if variable.event is not None}
+    assert {"built:0", "traced:0"} < set(made)
+    assert [v.kind for v in made.values()].count("optimizer state") >= 8  # two moments of four weights
+    for variable in made.values():
+        event = buffered.setup[variable.event]
+        assert (event.requested, event.freed) == (variable.bytes, False)
+
+
+def test_the_weights_were_there_before_the_setup(buffered):
+    weights = [variable for variable in buffered.variables if variable.kind == "weights"]
+    assert len(weights) == 4
+    assert all(variable.event is None for variable in weights)
+
+
+def test_the_state_that_keras_makes_in_the_first_step_is_no_part_of_the_setup(stock):
+    assert not [event for event in stock.setup if event.requested >= 2**16]
+    assert not [variable for variable in stock.variables if variable.kind == "optimizer state"]
+    moments = [event for event in stock.starts[0] if not event.freed and event.requested == 4 * 256 * 512]
+    assert moments
+
+
+def test_each_batch_size_that_has_a_trace_of_its_own_says_its_constants(stock):
+    assert [step.batch for step in stock.folded] == [2, 4, 8]
+    for step in stock.folded:
+        assert all(not event.freed for event in step.events)
+        # An op's output lives in every step, and is no constant, unless it was computed ahead.
+        assert all(event.region != "output" or "__cf__" in event.op for event in step.events)
+
+
+@pytest.mark.parametrize("phase", ["validate", "predict"])
+def test_other_phases_have_no_optimizer(phase):
+    recording = _record(None, phase)
+    assert {variable.kind for variable in recording.variables} == {"weights"}
+    assert len(recording.steps) >= 5

@@ -13,11 +13,11 @@ from memfit.estimation.estimate import Estimate
 from memfit.estimation.gpu_compiler.asking import compiled_estimate, doubt
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
 from memfit.estimation.optimizers import optimizers_of
-from memfit.estimation.recording.prepared import Prepare
 from memfit.estimation.recording.record import record
 from memfit.estimation.recording.recording import Recording
 from memfit.estimation.recording.sending import packed
 from memfit.estimation.recording.specs import spec_of
+from memfit.estimation.recording.step import Build
 from memfit.estimation.replay.recorded import RecordedSource
 from memfit.estimation.replay.replay import no_collection
 from memfit.estimation.replay.script_builder import script_of
@@ -35,7 +35,7 @@ def estimate(
     *,
     data: Any = None,
     device: str | None = None,
-    prepare: Prepare | None = None,
+    build: Build | None = None,
     when_copied: Callable[[], Any] | None = None,
 ) -> Estimate:
     """Predicts the peak memory of training a model, from a few small steps in another process.
@@ -51,8 +51,8 @@ def estimate(
             shapes and types are read.
         device: Name of a GPU the figures are for, such as "RTX 3060". With memfit[gpu-compiler] installed its own
             compiler is asked instead of a recording; `source` says which it was, and why.
-        prepare: Applied to the copied model before it is recorded, for steps that are not Keras's own. It must be
-            picklable, and may replace the model's `train_step`.
+        build: Builds the training step to record from the copied model; None for the model's own. It must be
+            picklable.
         when_copied: Called once the model is copied, from when on another thread may use it.
 
     Returns:
@@ -87,21 +87,22 @@ def estimate(
             received=f"inputs for batches of {', '.join(map(str, sorted(fixed)))}",
             remedy="Estimate a copy of it whose inputs leave the batch open: keras.Input(shape=...)",
         )
-    payload = packed(model, spec_of(model, data), prepare)
+    payload = packed(model, spec_of(model, data))
     if when_copied is not None:
         when_copied()
     optimizers = [optimizer.name for optimizer in optimizers_of(model)]
     not_compiled = ""
     if card is not None:
         try:
-            return compiled_estimate(model, payload, batch_size, card)
+            return compiled_estimate(model, payload, build, batch_size, card)
         except NotCompiled as reason:
             not_compiled = f"; not compiled for {card.name}: {reason}{doubt(model)}"
     largest = largest_recorded(batch_size)
 
     def phase_estimate(phase: str, others: Any) -> Estimate:
         with no_collection():
-            recording = _recorded(payload, largest, batch_size, phase, jit=bool(model.jit_compile))
+            builder = build if phase == "train" else None
+            recording = _recorded(payload, builder, largest, batch_size, phase, jit=bool(model.jit_compile))
             script = script_of(recording, *optimizers)
         source = RecordedSource(
             script,
@@ -134,21 +135,23 @@ class _Once:
         return self._known[phase]
 
 
-def _recorded(payload: bytes, largest: int, target: int, phase: str, *, jit: bool) -> Recording:
+def _recorded(
+    payload: bytes, build: Build | None, largest: int, target: int, phase: str, *, jit: bool
+) -> Recording:
     # Generous, but never more than the host has: the arena's cap is only an upper bound.
     environment = arena_environment(max(2**30, int(host_memory().free)))
     environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     run = partial(run_isolated, record, environment=environment)
     if not jit:
-        return run((payload, largest, target, phase))
+        return run((payload, build, largest, target, phase))
     # XLA may take minutes, or all of the memory, for a batch it never ran; a smaller one is a way out.
     try:
-        return run((payload, largest, target, phase), timeout=_COMPILE_SECONDS)
+        return run((payload, build, largest, target, phase), timeout=_COMPILE_SECONDS)
     except TimeoutError:
         failure = f"in {_COMPILE_SECONDS:g} s"
     except ProcessDied as died:
         failure = f"({died.signal.name if died.signal is not None else f'exit code {died.exit_code}'})"
-    return run((payload, largest, failure, phase))
+    return run((payload, build, largest, failure, phase))
 
 
 def _source(recording: Recording) -> str:

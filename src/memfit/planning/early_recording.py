@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from memfit.estimation.estimate import Estimate
-from memfit.estimation.recording.prepared import Around, Prepare
+from memfit.estimation.recording.step import Build, Step
 from memfit.planning.candidates import Way
 
 _SECONDS_BETWEEN_LOOKS = 0.02
-Start = Callable[[Prepare, Callable[[], None]], Estimate]
-Compute = Callable[[Any, Way], Around | None]
+Start = Callable[[Build, Callable[[], None]], Estimate]
+Compute = Callable[[Any, Way], Step]
 
 
 class NotWanted(Exception):
@@ -72,7 +72,7 @@ class EarlyRecording:
         self._pool.shutdown(wait=False)
 
 
-def _when_told(model: Any, folder: str, compute: Compute) -> Around | None:
+def _when_told(model: Any, folder: str, compute: Compute) -> Step:
     """Waits for the way, and prepares the model for it; runs in the process that records."""
     file, parent = Path(folder, "way"), os.getppid()
     while not file.exists():

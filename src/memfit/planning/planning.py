@@ -1,13 +1,14 @@
 """`plan`: the search of the planning room, with steps recorded as this room executes them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.estimating import estimate
 from memfit.estimation.optimizers import is_alone
-from memfit.estimation.recording.prepared import Around, Prepare
+from memfit.estimation.recording.keras_step import KerasStep
+from memfit.estimation.recording.step import Build, Step
 from memfit.planning.candidates import Way
 from memfit.planning.early_recording import EarlyRecording
 from memfit.planning.plan import Plan
@@ -114,14 +115,12 @@ class _StepRecorder:
     def _batch(self, batch: int) -> int:
         return batch if self._by_compiler else min(batch, _LARGEST_RECORDED_FOR)
 
-    def _estimate(
-        self, batch: int, prepare: Prepare, when_copied: Callable[[], None] | None = None
-    ) -> Estimate:
+    def _estimate(self, batch: int, build: Build, when_copied: Callable[[], None] | None = None) -> Estimate:
         found = estimate(
             self._model,
             batch,
             data=self._data,
-            prepare=prepare,
+            build=build,
             device=self._device,
             when_copied=when_copied,
         )
@@ -129,12 +128,8 @@ class _StepRecorder:
         return found.in_one_piece(before_the_optimizer=not self._model.optimizer.built)
 
 
-def compute(model: Any, way: Way) -> Around | None:
-    """Gives a model the step that is computed in some way; for a copy that is recorded and thrown away.
-
-    Returns:
-        What the guard does around the step.
-    """
+def compute(model: Any, way: Way) -> Step:
+    """Builds the step that is computed in some way; for a copy of the model that is recorded and thrown away."""
     from memfit.compat import keras_layers
     from memfit.steps.gradients import GradientShelf
     from memfit.steps.micro_batches.step import micro_batched_train_step, whole_batch_train_step
@@ -159,9 +154,38 @@ def compute(model: Any, way: Way) -> Around | None:
         step = whole_batch_train_step(model, forward, apply)
     object.__setattr__(model, "train_step", step)
     if model.jit_compile:
-        return None
+        return KerasStep(model, "train")
     if way.segments is not None:
         run_one_by_one().__enter__()  # for tracing, too; the process ends with the recording
     rollback = Rollback(model, settles=True)
     update = Update(model, shelf)
-    return Around(rollback.note, update.run, lambda: [*rollback.places, *shelf.places()], nursery=whole)
+    return _Watched(
+        KerasStep(model, "train"),
+        rollback.note,
+        update.run,
+        lambda: [*rollback.places, *shelf.places()],
+        nursery=whole,
+    )
+
+
+class _Watched:
+    """A step with what the guard does around it."""
+
+    def __init__(
+        self,
+        step: Step,
+        before: Callable[[], None],
+        after: Callable[[], None],
+        variables: Callable[[], Sequence[Any]],
+        *,
+        nursery: bool,
+    ) -> None:
+        self._step, self._before, self._after = step, before, after
+        self.trace, self.variables, self.nursery = step.trace, variables, nursery
+
+    def run(self, data: Any, spec: Any) -> Any:
+        """Runs a step as the guard does when nothing fails."""
+        self._before()
+        logs = self._step.run(data, spec)
+        self._after()
+        return logs

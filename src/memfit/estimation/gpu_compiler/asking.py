@@ -16,16 +16,18 @@ from memfit.estimation.gpu_compiler.installed import compiler_version
 from memfit.estimation.gpu_compiler.lowering import Lowered, lowered
 from memfit.estimation.gpu_compiler.refusal import NotCompiled, Refused
 from memfit.estimation.gpu_compiler.source import CompiledSource, Parts
+from memfit.estimation.recording.step import Build
 
 _log = logging.getLogger("memfit")
 
 
-def compiled_estimate(model: Any, payload: bytes, batch_size: int, gpu: GPU) -> Estimate:
+def compiled_estimate(model: Any, payload: bytes, build: Build | None, batch_size: int, gpu: GPU) -> Estimate:
     """Compiles a model's training step for a GPU.
 
     Args:
         model: The compiled Keras model, which is only looked at.
-        payload: The packed (model, spec, prepare).
+        payload: The packed (model, spec).
+        build: Builds the training step; None for the model's own.
         batch_size: Samples in a step.
         gpu: What to compile for.
 
@@ -45,7 +47,7 @@ def compiled_estimate(model: Any, payload: bytes, batch_size: int, gpu: GPU) -> 
 
     @cache
     def phase_estimate(phase: str) -> Estimate:
-        lower = _Lowering(payload, phase)
+        lower = _Lowering(payload, build if phase == "train" else None, phase)
         curve = Curve(lambda batch: _compiled(lower, batch, _specs(gpu), version), _specs(gpu))
         try:
             curve.compiled(batch_size)
@@ -80,12 +82,12 @@ def doubt(model: Any) -> str:
 class _Lowering:
     """Lowers a phase of a packed model at one batch size after the other."""
 
-    def __init__(self, payload: bytes, phase: str) -> None:
-        self._payload, self._phase = payload, phase
+    def __init__(self, payload: bytes, build: Build | None, phase: str) -> None:
+        self._payload, self._build, self._phase = payload, build, phase
         self.last: Lowered
 
     def __call__(self, batch: int) -> bytes:
-        self.last = lowered(self._payload, batch, self._phase)
+        self.last = lowered(self._payload, self._build, batch, self._phase)
         return self.last.hlo
 
 

@@ -2,7 +2,6 @@
 
 import math
 import subprocess
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +11,11 @@ from memfit.compat import keras_layers, keras_training, tf_profiles
 from memfit.compat.keras_optimizers import know_own_variables
 from memfit.errors import InvalidInput, ProcessDied
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
+from memfit.estimation.recording.keras_step import KerasStep
 from memfit.estimation.recording.sending import unpacked
 from memfit.estimation.recording.specs import mapped
+from memfit.estimation.recording.step import Build
+from memfit.estimation.recording.xla import read_ir
 
 # Tracing a large model takes seconds; a model whose own code hangs must not hold the caller for ever.
 _SECONDS = 600.0
@@ -38,8 +40,14 @@ class Lowered:
     layers: tuple[str, ...]
 
 
-def lowered(payload: bytes, batch: int, phase: str) -> Lowered:
-    """Lowers a phase of the packed (model, spec, prepare) at a batch size, in another process.
+def lowered(payload: bytes, build: Build | None, batch: int, phase: str) -> Lowered:
+    """Lowers a phase of the packed (model, spec) at a batch size, in another process.
+
+    Args:
+        payload: What `packed` made.
+        build: Builds the training step; None for the model's own.
+        batch: The batch size.
+        phase: "train", "validate" or "predict".
 
     Raises:
         NotCompiled: If TensorFlow cannot hand the step to XLA; it says why.
@@ -48,7 +56,7 @@ def lowered(payload: bytes, batch: int, phase: str) -> Lowered:
     try:
         return run_isolated(
             lower_here,
-            (payload, batch, phase),
+            (payload, build, batch, phase),
             environment=environment,
             timeout=_SECONDS,
             stderr=subprocess.DEVNULL,
@@ -63,53 +71,28 @@ def lowered(payload: bytes, batch: int, phase: str) -> Lowered:
         raise NotCompiled(f"XLA cannot compile the step: {_reason(error)}") from error
 
 
-def lower_here(payload: bytes, batch: int, phase: str) -> Lowered:
+def lower_here(payload: bytes, build: Build | None, batch: int, phase: str) -> Lowered:
     """Does the work of `lowered`, in the process for it."""
     import keras
 
-    model, (spec, prepare) = unpacked(payload)
+    model, (spec,) = unpacked(payload)
     know_own_variables(model.optimizer)
     model.jit_compile = True  # as on a GPU; on a CPU Keras resolves "auto" to False, and steps look at it
-    if prepare is not None:
-        prepare(model)
+    if phase == "train" and "make_train_function" in vars(model):
+        raise NotCompiled("its training function is its own, and only a train_step can be compiled")
     # A custom step may have no use for this or fail in it; then the step makes its variables itself.
     with suppress(Exception):
         keras_training.build(model, *keras.utils.unpack_x_y_sample_weight(spec.batch(2)))
     if phase == "train" and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
+    step = KerasStep(model, phase) if build is None else build(model)
     return Lowered(
-        hlo=_hlo(_body(model, phase), spec, batch),
+        hlo=tf_profiles.canonical(read_ir(step, spec, batch, "hlo_serialized")),
         weights=sum(_bytes(v.shape, v.dtype) for v in model.variables),
         optimizer=sum(_bytes(v.shape, v.dtype) for v in model.optimizer.variables) if phase == "train" else 0,
         batch_bytes=sum(_bytes(leaf.shape, leaf.dtype) for leaf in _leaves(spec.structure)),
         layers=tuple(layer.name for layer in keras_layers.all_layers(model) if layer is not model),
     )
-
-
-def _body(model: Any, phase: str) -> Callable[[Any], Any]:
-    if phase == "train" and "make_train_function" in vars(model):
-        raise NotCompiled("its training function is its own, and only a train_step can be compiled")
-    steps: dict[str, Callable[[Any], Any]] = {
-        "train": model.train_step,
-        "validate": model.test_step,
-        "predict": model.predict_step,
-    }
-    return steps[phase]
-
-
-def _hlo(body: Callable[[Any], Any], spec: Any, batch: int) -> bytes:
-    import tensorflow as tf
-
-    leaves = _leaves(spec.structure)
-    shapes = [tf.TensorSpec((batch, *leaf.shape), leaf.dtype) for leaf in leaves]
-
-    # TensorFlow takes shapes instead of tensors only where each is an argument of its own.
-    def step(*flat: Any) -> Any:
-        tensors = iter(flat)
-        return body(mapped(lambda _: next(tensors), spec.structure))
-
-    function = tf.function(tf.autograph.experimental.do_not_convert(step), jit_compile=True)
-    return tf_profiles.canonical(function.experimental_get_compiler_ir(*shapes)(stage="hlo_serialized"))
 
 
 def _leaves(structure: Any) -> list[Any]:

@@ -1,43 +1,15 @@
-"""Keras's step as a function of a batch, as it is recorded."""
+"""Keras's own step, and what it takes to record it as it would first run."""
 
 import contextlib
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
-from memfit.compat.keras_layers import all_layers
-from memfit.compat.tf_runtime import optimise_once
 from memfit.estimation.recording.failures import step_failures
-from memfit.estimation.recording.specs import Batch, Spec, mapped, outputs_of
-
-# A step that is traced in less is traced for three batch sizes instead of two; one of so many layers, which takes
-# too long, is traced once for all.
-_SECONDS_PER_TRACE = 1.2
-_MANY_LAYERS = 120
-_LOOPS = frozenset({"While", "StatelessWhile"})
+from memfit.estimation.recording.specs import Batch, Spec, TensorSpecs, mapped, outputs_of
+from memfit.estimation.recording.step import Tensor, Traced
 
 
-def batch_of(spec: Spec, size: int) -> Batch:
-    """Returns a batch that TensorFlow copies into its own memory.
-
-    It takes over an array without a copy where that happens to lie at a multiple of 64 bytes. Small arrays do
-    so now and then; those of a large batch, which `malloc` maps page by page behind a head of 16 bytes, do not.
-    """
-    import numpy as np
-
-    def placed(array: Any) -> Any:
-        if array.dtype.hasobject or array.dtype.kind == "U":
-            return array
-        room = np.empty(array.nbytes + 64, np.uint8)
-        begin = (16 - room.ctypes.data) % 64
-        copy = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-        copy[...] = array
-        return copy
-
-    return mapped(placed, spec.batch(size))
-
-
-def build(model: Any, spec: Spec, batch: int, phase: str) -> None:
+def make_variables(model: Any, spec: Spec, batch: int, phase: str) -> None:
     """Makes the variables that Keras would make in the first step, so that the step is traced once, not twice."""
     x, y, weight = _three(spec.batch(batch))
     if not _has_call(model):
@@ -74,45 +46,41 @@ def _three(data: Any) -> tuple[Any, Any, Any]:
     return x, y, weight
 
 
-def body_of(model: Any, phase: str) -> Callable[[Batch], Any]:
-    """Returns what Keras does in a step of a phase."""
-    bodies = {"train": model.train_step, "validate": model.test_step, "predict": model.predict_step}
-    return step_failures()(bodies[phase])
+class KerasStep:
+    """The model's own training, test or prediction step, as `fit`, `evaluate` and `predict` run it.
 
-
-def step_of(model: Any, spec: Spec, phase: str, largest: int) -> tuple[Callable[[Batch], Any], int, bool]:
-    """Returns Keras's step as a function of a batch, how many batch sizes to trace it for, and whether it loops.
-
-    TensorFlow makes other ops of a step whose batch size it knows, as it does in `train_on_batch`, and runs them in
-    another order. So a step is traced for each batch size where that is quick; with 0, one trace does for all.
+    Args:
+        model: A compiled model.
+        phase: "train", "validate" or "predict".
     """
-    import keras
-    import tensorflow as tf
 
-    body = body_of(model, phase)
-    if model.run_eagerly:
-        return lambda data: body(mapped(tf.convert_to_tensor, data)), 0, False
-    plain = tf.autograph.experimental.do_not_convert(lambda data: body(data))  # as Keras has it
-    if model.jit_compile:
-        return tf.function(plain, reduce_retracing=True, jit_compile=True), 1, False
-    known = tf.function(plain, reduce_retracing=False)
-    layers = [layer for layer in all_layers(model) if layer is not model]
-    # A loop over time keeps more where it does not know the batch: 72 instead of 66 MiB for a bidirectional LSTM.
-    if any(isinstance(layer, keras.layers.RNN | keras.layers.Bidirectional) for layer in layers):
-        return known, 2, True
-    if len(layers) < _MANY_LAYERS:
-        begin = time.monotonic()
-        graph = known.get_concrete_function(batch_of(spec, largest)).graph
-        return known, 3 if time.monotonic() - begin < _SECONDS_PER_TRACE else 2, _loops(graph)
-    function = tf.function(plain, reduce_retracing=True)
-    if _loops(function.get_concrete_function(spec.any_batch()).graph):
-        return known, 2, True
-    optimise_once()
-    return function, 0, False
+    def __init__(self, model: Any, phase: str) -> None:
+        import tensorflow as tf
 
+        bodies = {"train": model.train_step, "validate": model.test_step, "predict": model.predict_step}
+        body = self._body = step_failures()(bodies[phase])
+        self._function = None
+        if not model.run_eagerly:
+            self._function = tf.function(
+                tf.autograph.experimental.do_not_convert(lambda data: body(data)),  # as Keras has it
+                jit_compile=True if model.jit_compile else None,
+            )
 
-def _loops(graph: Any) -> bool:
-    return any(op.type in _LOOPS for op in graph.get_operations())
+    def trace(self, spec: TensorSpecs) -> Traced | None:
+        """Traces it for data of these shapes."""
+        return None if self._function is None else self._function.get_concrete_function(spec)
+
+    def run(self, data: Batch, spec: TensorSpecs) -> Any:
+        """Runs one step on a batch and returns the logs."""
+        import tensorflow as tf
+
+        if self._function is None:
+            return self._body(mapped(tf.convert_to_tensor, data))
+        return self._function(data)
+
+    def variables(self) -> Sequence[Tensor]:
+        """Returns none: it keeps nothing of its own."""
+        return ()
 
 
 def share_slots(optimizer: Any) -> None:

@@ -1,28 +1,29 @@
 """Recording the allocations of a few small steps, in a process of its own in a generous arena."""
 
-import atexit
 import gc
-import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from memfit.compat.keras_layers import all_layers
 from memfit.compat.keras_optimizers import know_own_variables
 from memfit.compat.tf_runtime import skip_idle_passes
 from memfit.estimation.optimizers import optimizers_of
+from memfit.estimation.recording.batches import batch_of, ladder
 from memfit.estimation.recording.failures import op_failures
-from memfit.estimation.recording.keras_step import batch_of, body_of, build, share_slots, step_of
-from memfit.estimation.recording.recording import FOLDED, KEPT_EVENTS, STEPS, Recording, Step, Variable
+from memfit.estimation.recording.kept import Setup, kept_variables
+from memfit.estimation.recording.keras_step import KerasStep, make_variables, share_slots
+from memfit.estimation.recording.recording import FOLDED, KEPT_EVENTS, STEPS, Recording
+from memfit.estimation.recording.recording import Step as RecordedStep
 from memfit.estimation.recording.sending import unpacked
-from memfit.estimation.recording.specs import Batch, Spec
-from memfit.estimation.recording.trace import Event, mark, traced
+from memfit.estimation.recording.specs import Spec, bytes_per_sample
+from memfit.estimation.recording.step import Build, Model, Step
+from memfit.estimation.recording.trace import Event, Trace, mark, traced
+from memfit.estimation.recording.tracing import Traces, inputs_of, trace_first
 from memfit.estimation.recording.updates import copy_updates
-from memfit.estimation.recording.xla import bytes_per_sample, compiled_for
-from memfit.estimation.replay.dependencies import inputs_of
+from memfit.estimation.recording.xla import compiled_for
 
-PHASES = ("train", "validate", "predict")
 # Threads run ops in another order in every step: a small model, whose few large ops may or may not run at the same
 # time, peaks up to 20% higher in one step of thirty than in most, and has quick steps; a large one averages that
 # out, and is recorded as often as the time allows, but never less often than the peak's definition needs.
@@ -36,105 +37,186 @@ _LARGE_ARRAY = 2**16
 
 
 @op_failures()
-def record(payload: bytes, largest: int, target: int | str, phase: str) -> Recording:
-    """Records a phase of the packed (model, spec, prepare); runs in the isolated process.
+def record(payload: bytes, build: Build | None, largest: int, target: int | str, phase: str) -> Recording:
+    """Records a phase of the packed (model, spec); runs in the isolated process.
 
     Args:
         payload: What `packed` made.
+        build: Builds the step to record; None for the model's own.
         largest: The largest batch size to record.
         target: The batch size asked about, which XLA compiles for; why not, where that was seen to fail.
-        phase: One of PHASES.
+        phase: "train", "validate" or "predict".
     """
-    # Python would take a graph of ten thousands of ops apart object by object, with somebody waiting for the end.
-    atexit.register(os._exit, 0)
-    gc.disable()  # it would look through the same ten thousands of objects again and again, a second in all
+    gc.disable()  # it would look through the ten thousands of objects of a graph again and again, a second in all
     begin = time.monotonic()
-    model, (spec, prepare) = unpacked(payload)
+    model, (spec,) = unpacked(payload)
     skip_idle_passes()
     optimizers = optimizers_of(model)
     for optimizer in optimizers:
         know_own_variables(optimizer)
-    around = None
-    if prepare is not None:
-        entered = time.monotonic()
-        around = prepare(model)
-        begin += time.monotonic() - entered  # it may wait to be told what to prepare
     batches = ladder(largest)
-    build(model, spec, batches[0], phase)
-    fresh = [optimizer for optimizer in optimizers if not optimizer.built]
+    make_variables(model, spec, batches[0], phase)
     if phase == "train":
-        if fresh == [model.optimizer] == optimizers:
-            model.optimizer.build(model.trainable_variables)
         for optimizer in optimizers:
             copy_updates(optimizer)
-    traced_step, anew, loops = step_of(model, spec, phase, batches[-1])
-    step = traced_step if around is None else around.run(traced_step)
-    if anew:
-        # Three show a line and whether it is one. What XLA asks for at the batch in question it says itself.
-        batches = batches[-1:] if model.jit_compile else batches[-anew:]
-    known = batches if anew and not model.jit_compile else ()
-    traceable: Any = traced_step
-    for batch in known:
-        traceable.get_concrete_function(batch_of(spec, batch))  # it takes longer while the profiler is on
-    if not known:
-        step(batch_of(spec, batches[0]))  # TensorFlow optimises, and XLA compiles, in the first call
-    with traced() as first:
-        for batch in known:
-            step(batch_of(spec, batch))
-            mark()
-        seconds = min(max(_SECONDS_BEFORE - (time.monotonic() - begin), _SECONDS[0]), _SECONDS[1])
-        smaller = _smaller(step, spec, batches, seconds)
-    largest = batches[len(smaller)]
-    data = batch_of(spec, largest)
-    if loops:
-        _settle(step, data)
-    most = KEPT_EVENTS // max(1, len(first.steps[-1])) if smaller else _STEPS.stop - 1
     with traced() as trace:
+        step = KerasStep(model, phase) if build is None else build(model)
         mark()
-        firsts, count = _in_a_row(step, data, seconds, most, fresh)
-    # What comes before a first step is the making of the optimizer's state.
-    first_steps = range(2, 2 * firsts + 1, 2)
-    later_steps = range(len(trace.steps) - (count - firsts), len(trace.steps))
-    recorded = [*first_steps, *later_steps]
-    steps = tuple(Step(largest, _fed(trace.steps[number], spec, largest)) for number in recorded)
-    compiled = (
-        (compiled_for(body_of(model, phase), spec, steps[-1].events, largest, target),)
-        if model.jit_compile
-        else ()
+        fresh = [optimizer for optimizer in optimizers if not optimizer.built]
+        if phase == "train" and fresh == [model.optimizer] == optimizers:
+            model.optimizer.build(
+                model.trainable_variables
+            )  # as Keras does in the first step: see `share_slots`
+        mark()
+        traces = trace_first(step, model, spec, batches)
+        mark()
+    there = [optimizer for optimizer in optimizers if optimizer not in fresh]
+    slots = [variable.value for optimizer in there for variable in optimizer.variables]
+    made = [] if traces.largest is None else traces.largest.variables
+    setup = Setup(
+        trace.steps[0] + trace.steps[2], {id(v): v for v in (*slots, *step.variables(), *made)}.values()
     )
-    kind = "weights" if prepare is None else "gradients"
+    recorder = _StepRecorder(step, model, spec, traces)
+    recorder.run_smaller(min(max(_SECONDS_BEFORE - (time.monotonic() - begin), _SECONDS[0]), _SECONDS[1]))
+    recorder.run_in_a_row(fresh)
+    steps = recorder.steps
     return Recording(
         phase=phase,
-        variables=(
-            *_variables(model, [optimizer for optimizer in optimizers if optimizer not in fresh]),
-            *_others(traced_step, data, model, optimizers, kind),
-            *([] if around is None else _placed(around.variables())),
-        ),
-        folded=tuple(Step(batch, _folded(events)) for batch, events in zip(known, first.steps, strict=False)),
-        starts=tuple(trace.steps[number - 1] for number in first_steps),
-        smaller=tuple(
-            Step(batch, _fed(events, spec, batch))
-            for batch, events in zip(smaller, first.steps[len(known) :], strict=True)
-        ),
+        variables=kept_variables(model, there, step, traces.largest, setup, own=build is None),
+        folded=recorder.folded,
+        starts=recorder.starts,
+        smaller=recorder.smaller,
         steps=steps,
-        compiled=compiled,
+        compiled=(compiled_for(step, spec, steps[-1], target),) if model.jit_compile else (),
         layers=tuple(layer.name for layer in all_layers(model) if layer is not model),
         shapes=frozenset(_shape_text(v.shape) for v in model.trainable_variables),
-        seconds=_mean([trace.seconds[number] for number in recorded]),
-        inputs={} if model.jit_compile else inputs_of(traced_step, data),
-        guarded=around is not None,
-        nursery=around is not None and around.nursery,
+        inputs={} if model.jit_compile or traces.largest is None else inputs_of(traces.largest),
+        setup=setup.events,
+        guarded=build is not None,
+        nursery=bool(getattr(step, "nursery", False)),
     )
 
 
-def _settle(step: Callable[[Batch], Any], data: Batch) -> None:
-    """Runs steps before those that are recorded, where ops run again and again in a loop over time.
+class _StepRecorder:
+    """Runs a step again and again, and keeps what was seen.
 
-    TensorFlow takes every op for one that takes long, and hands it to another thread, until it has timed it a
-    hundred times; then short ops run at once, and the order is another. While it is traced it times none.
+    Attributes:
+        folded: The constants of the first step of each batch size that has a trace of its own.
+        smaller: A step of each smaller batch.
+        starts: The making of the optimizer's state before each first step.
+        steps: Steps in a row at the largest batch that the time allows, first steps first.
     """
-    for _ in range(_STEPS.start - 1):
-        step(data)
+
+    folded: tuple[RecordedStep, ...]
+    smaller: tuple[RecordedStep, ...]
+    starts: tuple[tuple[Event, ...], ...]
+    steps: tuple[RecordedStep, ...]
+
+    def __init__(self, step: Step, model: Model, spec: Spec, traces: Traces) -> None:
+        self._step, self._spec, self._traces = step, spec, traces
+        self._folds = traces.each and not model.jit_compile
+        self._largest = traces.batches[-1]
+        self._seconds = 0.0
+
+    def run_smaller(self, seconds: float) -> None:
+        """Runs the first step of each trace, and a step of each smaller batch that leaves time for several larger.
+
+        Args:
+            seconds: What steps in a row may take afterwards.
+        """
+        self._seconds = seconds
+        known = self._traces.batches if self._folds else ()
+        for batch in known[:-1]:
+            self._step.trace(
+                self._traces.specs(self._spec, batch)
+            )  # it takes longer while the profiler is on
+        if not known:
+            self._run(self._traces.batches[0])  # TensorFlow optimises, and XLA compiles, in the first call
+        smaller: list[int] = []
+        with traced() as trace:
+            for batch in known:
+                self._run(batch)
+                mark()
+            for batch in self._traces.batches[:-1]:
+                begin = time.monotonic()
+                self._run(batch)
+                mark()
+                smaller.append(batch)
+                # Twice the samples take at most twice the time, and the next batch but one four times as long.
+                if _STEPS.start * 4 * (time.monotonic() - begin) > seconds:
+                    break
+        self._largest = self._traces.batches[len(smaller)]
+        self.folded = tuple(
+            RecordedStep(batch, _folded(events)) for batch, events in zip(known, trace.steps, strict=False)
+        )
+        self.smaller = tuple(
+            RecordedStep(batch, self._with_batch(events, batch))
+            for batch, events in zip(smaller, trace.steps[len(known) :], strict=True)
+        )
+
+    def run_in_a_row(self, fresh: Sequence[Any]) -> None:
+        """Runs steps of the largest batch as often as the time allows.
+
+        With fresh optimizers, one in so many has their state made anew before it, as in a run's first step: the
+        gaps that it leaves stay for the whole run, and differ from run to run, too.
+        """
+        data, spec = batch_of(self._spec, self._largest), self._traces.specs(self._spec, self._largest)
+        if self._traces.loops:
+            # TensorFlow takes every op for one that takes long, and hands it to another thread, until it has timed
+            # it a hundred times; then short ops run at once, in another order. While it is traced it times none.
+            for _ in range(_STEPS.start - 1):
+                self._step.run(data, spec)
+        most = _STEPS.stop - 1
+        if self.smaller:
+            most = min(most, KEPT_EVENTS // max(1, len(self.smaller[-1].events)))
+        logs: list[Any] = []
+        firsts = count = 0
+        wanted = 1
+        with traced() as trace:
+            mark()
+            begin = time.monotonic()
+            while count < _STEPS.start or (count < most and time.monotonic() - begin < self._seconds):
+                if firsts < wanted:
+                    for optimizer in fresh:
+                        if optimizer.built:
+                            share_slots(optimizer)
+                    mark()
+                    firsts += 1
+                # Keras, too, holds the logs of a step until those of the next are there.
+                logs[:] = [self._step.run(data, spec)]
+                mark()
+                count += 1
+                if count == 1 and fresh:
+                    wanted = max(1, int(min(most, self._seconds / (time.monotonic() - begin))) // STEPS)
+        self._keep(trace, firsts, count)
+
+    def _keep(self, trace: Trace, firsts: int, count: int) -> None:
+        # What comes before a first step is the making of the optimizer's state.
+        first_steps = range(2, 2 * firsts + 1, 2)
+        later_steps = range(len(trace.steps) - (count - firsts), len(trace.steps))
+        self.starts = tuple(trace.steps[number - 1] for number in first_steps)
+        self.steps = tuple(
+            RecordedStep(self._largest, self._with_batch(trace.steps[number], self._largest))
+            for number in (*first_steps, *later_steps)
+        )
+
+    def _run(self, batch: int) -> None:
+        self._step.run(batch_of(self._spec, batch), self._traces.specs(self._spec, batch))
+
+    def _with_batch(self, events: tuple[Event, ...], batch: int) -> tuple[Event, ...]:
+        """Returns a step's events with those of its batch, where TensorFlow took an array over without a copy.
+
+        It was seen to, in spite of `batch_of`, and does not with the arrays of a large batch.
+        """
+        seen = Counter(event.requested for event in events if not event.freed and not event.op)
+        wanted = Counter(
+            size * batch for size in bytes_per_sample(self._spec) if size * batch >= _LARGE_ARRAY
+        )
+        born = tuple(
+            Event(-1 - number, size, size, "", "", "", freed=False)
+            for number, size in enumerate((wanted - seen).elements())
+        )
+        return (*born, *events, *(event._replace(freed=True) for event in born))
 
 
 def _folded(events: tuple[Event, ...]) -> tuple[Event, ...]:
@@ -151,121 +233,6 @@ def _folded(events: tuple[Event, ...]) -> tuple[Event, ...]:
 def _is_constant(event: Event) -> bool:
     """Whether an op made it when it was set up, not when it ran: a constant, such as zeros of a known shape."""
     return bool(event.op) and not event.region and not event.shape
-
-
-def _fed(events: tuple[Event, ...], spec: Spec, batch: int) -> tuple[Event, ...]:
-    """Returns a step's events with those of its batch, where TensorFlow took an array over without a copy.
-
-    It was seen to, in spite of `_batch`, and does not with the arrays of a large batch.
-    """
-    seen = Counter(event.requested for event in events if not event.freed and not event.op)
-    wanted = Counter(size * batch for size in bytes_per_sample(spec) if size * batch >= _LARGE_ARRAY)
-    born = tuple(
-        Event(-1 - number, size, size, "", "", "", freed=False)
-        for number, size in enumerate((wanted - seen).elements())
-    )
-    return (*born, *events, *(event._replace(freed=True) for event in born))
-
-
-def ladder(largest: int) -> tuple[int, ...]:
-    """Returns the batch sizes that may be recorded, each twice the one before; not 1 unless it has to be.
-
-    TensorFlow has ways of its own for dimensions of 1.
-    """
-    found = [largest]
-    while found[0] >= 4:
-        found.insert(0, found[0] // 2)
-    return tuple(found if len(found) > 1 else [1, 2])
-
-
-def _smaller(
-    step: Callable[[Batch], Any], spec: Spec, batches: tuple[int, ...], seconds: float
-) -> tuple[int, ...]:
-    """Runs a step of each smaller batch, and returns those below the largest that leaves time for several."""
-    for position, batch in enumerate(batches[:-1], 1):
-        data = batch_of(spec, batch)
-        begin = time.monotonic()
-        step(data)
-        mark()
-        # Twice the samples take at most twice the time, and the next batch but one four times as long.
-        if _STEPS.start * 4 * (time.monotonic() - begin) > seconds:
-            return batches[:position]
-    return batches[:-1]
-
-
-def _in_a_row(
-    step: Callable[[Batch], Any], data: Batch, seconds: float, most: int, fresh: Sequence[Any]
-) -> tuple[int, int]:
-    """Runs steps as often as the time allows, `most` times at most; returns how many are first steps, and all.
-
-    With fresh optimizers, one in so many has their state made anew before it, as in a run's first step: the gaps
-    that it leaves stay for the whole run, and differ from run to run, too.
-    """
-    begin = time.monotonic()
-    logs: list[Any] = []
-    most = min(most, _STEPS.stop - 1)
-    firsts = count = 0
-    wanted = 1
-    while count < _STEPS.start or (count < most and time.monotonic() - begin < seconds):
-        if firsts < wanted:
-            for optimizer in fresh:
-                if optimizer.built:
-                    share_slots(optimizer)
-            mark()
-            firsts += 1
-        # Keras, too, holds the logs of a step until those of the next are there.
-        logs[:] = [step(data)]
-        mark()
-        count += 1
-        if count == 1 and fresh:
-            wanted = max(1, int(min(most, seconds / (time.monotonic() - begin))) // STEPS)
-    return firsts, count
-
-
-def _mean(steps: list[dict[str, float]]) -> dict[str, float]:
-    return {op: sum(step.get(op, 0.0) for step in steps) / len(steps) for op in steps[-1]}
-
-
-def _variables(model: Any, optimizers: list[Any]) -> list[Variable]:
-    found = [Variable(v.path, "weights", _bytes(v), _is_random(v)) for v in model.variables]
-    for optimizer in optimizers:
-        found += [Variable(v.path, "optimizer state", _bytes(v), False) for v in optimizer.variables]
-    return found
-
-
-def _others(step: Any, data: Batch, model: Any, optimizers: list[Any], kind: str) -> list[Variable]:
-    """What a step keeps beside the model's and the optimizers' variables, as the sums of gradients are."""
-    if not hasattr(step, "get_concrete_function"):
-        return []
-    known = [*model.variables, *model.metrics_variables]
-    known += [variable for optimizer in optimizers for variable in optimizer.variables]
-    names = {id(variable.value) for variable in known}
-    return [
-        Variable(variable.name, kind, _bytes(variable), False)
-        for variable in step.get_concrete_function(data).variables
-        if id(variable) not in names and variable.shape.is_fully_defined()
-    ]
-
-
-def _is_random(variable: Any) -> bool:
-    """Whether a weight is drawn at random first: Keras's biases, of whatever rank, are zeros."""
-    return len(variable.shape) > 1 and not variable.path.endswith("bias")
-
-
-def _placed(variables: Sequence[Any]) -> list[Variable]:
-    """What is kept around a step, of whatever size it is now."""
-    return [
-        Variable(variable.name, "gradients", _bytes(variable.read_value()), False) for variable in variables
-    ]
-
-
-def _bytes(variable: Any) -> int:
-    import tensorflow as tf
-
-    elements = 1
-    for size in variable.shape:
-        elements *= int(size)
-    return elements * int(tf.as_dtype(variable.dtype).size)
 
 
 def _shape_text(shape: Any) -> str:

@@ -1,9 +1,9 @@
 """What a recording holds: the variables, and every birth and death of some small steps."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from memfit.estimation.recording.trace import Event
-from memfit.estimation.recording.xla import Compiled
 
 # The peak is the largest of so many steps.
 STEPS = 5
@@ -41,6 +41,24 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Compiled:
+    """What XLA said of a step that was not run.
+
+    Attributes:
+        batch: The batch size it was compiled for.
+        events: The step's events there.
+        doubt: How far off, as a part of the whole, the same way was at the batch that was run; 0 where XLA answered
+            for the batch asked about.
+        failure: Why it did not answer for that, or "".
+    """
+
+    batch: int
+    events: tuple[Event, ...]
+    doubt: float = 0.0
+    failure: str = ""
+
+
+@dataclass(frozen=True)
 class Recording:
     """All that one isolated process saw.
 
@@ -54,12 +72,12 @@ class Recording:
         compiled: A step as XLA would have it at the batch size asked about, which was compiled and not run.
         layers: Names of the model's layers, nested ones included.
         shapes: Shapes of the trainable variables, as text: a gradient has one of them.
-        seconds: Time per op name in a step of the largest batch.
         inputs: What every op of the step waits for, by name; empty where XLA compiles the step.
         guarded: Whether the step ran as the guard runs planned ones, who moves small variables before each.
         nursery: Whether the guard makes gaps for what is small.
-        setup: What building and tracing the step allocated and freed, in order: after the variables were made, and
-            before the first step.
+        setup: What building and tracing the step allocated and freed, in order: after the variables whose `event`
+            is None were made, and before the first step. Its addresses are its own: steps that are not part of
+            `steps` ran in between, so that what is left of it may be given back under another one.
     """
 
     phase: str
@@ -71,8 +89,7 @@ class Recording:
     compiled: tuple[Compiled, ...]
     layers: tuple[str, ...]
     shapes: frozenset[str]
-    seconds: dict[str, float]
-    inputs: dict[str, tuple[str, ...]]
+    inputs: Mapping[str, tuple[str, ...]]
     guarded: bool = False
     nursery: bool = False
     setup: tuple[Event, ...] = ()

@@ -9,6 +9,8 @@ from memfit.data.peeking import first_batch, is_generator
 from memfit.errors import CannotTell
 
 Batch = Any
+# The structure of a batch with a tf.TensorSpec for every tensor.
+TensorSpecs = Any
 _REMEDY = (
     "Pass an example as data=(x, y), or the tf.data.Dataset that fit() gets; only shapes and types are read"
 )
@@ -50,11 +52,11 @@ class Spec:
 
         return mapped(make, self.structure)
 
-    def any_batch(self) -> Any:
-        """Returns the structure with a `tf.TensorSpec` of unknown batch size in every place."""
+    def tensor_specs(self, size: int | None) -> TensorSpecs:
+        """Returns a `tf.TensorSpec` for every tensor of a batch of that many samples, None for any number."""
         import tensorflow as tf
 
-        return mapped(lambda leaf: tf.TensorSpec((None, *leaf.shape), leaf.dtype), self.structure)
+        return mapped(lambda leaf: tf.TensorSpec((size, *leaf.shape), leaf.dtype), self.structure)
 
     @staticmethod
     def like(outputs: Any, size: int) -> Any:
@@ -85,6 +87,22 @@ def spec_of(model: Any, data: Any = None) -> Spec:
     x = mapped(lambda t: _leaf(t.name, t.shape, t.dtype), _input_structure(model))
     y = mapped(lambda t: t, _targets(model))
     return Spec((x, y))
+
+
+def bytes_per_sample(spec: Spec) -> list[int]:
+    """Returns the bytes of each tensor of a batch, per sample."""
+    import tensorflow as tf
+
+    sizes: list[int] = []
+
+    def add(leaf: Any) -> None:
+        elements = 1
+        for size in leaf.shape:
+            elements *= size
+        sizes.append(elements * tf.as_dtype(leaf.dtype).size)
+
+    mapped(add, spec.structure)
+    return sizes
 
 
 def outputs_of(model: Any) -> Any:

@@ -52,11 +52,9 @@ class Trace:
 
     Attributes:
         steps: The events of the arena's allocator in order, one list for every `mark` and what came before it.
-        seconds: Time spent per op name, for each of the steps.
     """
 
     steps: list[tuple[Event, ...]] = field(default_factory=list)
-    seconds: list[dict[str, float]] = field(default_factory=list)
 
 
 def mark() -> None:
@@ -86,25 +84,19 @@ def traced() -> Iterator[Trace]:
 
 def _read(space: Any, trace: Trace) -> None:
     found: list[tuple[int, Event]] = []
-    ops: list[tuple[int, str, int]] = []
     marks: list[int] = []
     for plane in space.planes:
-        # Looked up by number, because most events are neither memory nor ops, and there are ten thousands.
+        # Looked up by number, because most events are not about memory, and there are ten thousands.
         names = {key: data.name for key, data in plane.event_metadata.items()}
         memory = {key: _MEMORY[name] for key, name in names.items() if name in _MEMORY}
         marking = {key for key, name in names.items() if name == _MARK}
-        op_names = {
-            key: name.partition(":")[0] for key, name in names.items() if ":" in name and "::" not in name
-        }
         texts = {key: data.name for key, data in plane.stat_metadata.items()}
         wanted = {key: _WANTED[name] for key, name in texts.items() if name in _WANTED}
         for thread, line in enumerate(plane.lines):
             begin = line.timestamp_ns * 1000
             for event in line.events:
                 key = event.metadata_id
-                if key in op_names:
-                    ops.append((begin + event.offset_ps, op_names[key], event.duration_ps))
-                elif key in memory:
+                if key in memory:
                     read = _event(event, wanted, texts, thread, freed=memory[key])
                     if read is not None:
                         found.append((begin + event.offset_ps, read))
@@ -116,12 +108,6 @@ def _read(space: Any, trace: Trace) -> None:
     marks.sort()
     ends = [bisect_left(times, time) for time in marks]
     trace.steps.extend(tuple(events[begin:end]) for begin, end in pairwise([0, *ends]))
-    trace.seconds.extend({} for _ in marks)
-    for time, op, picoseconds in ops:
-        step = bisect_left(marks, time)
-        if step < len(marks):
-            seconds = trace.seconds[step]
-            seconds[op] = seconds.get(op, 0.0) + picoseconds / 1e12
 
 
 def _event(

@@ -1,63 +1,44 @@
 """What a step that XLA compiles asks for at a batch size that is never run: XLA's own buffer assignment says it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from memfit.compat.tf_profiles import read_hlo
-from memfit.estimation.recording.specs import Batch, Spec, mapped
+from memfit.estimation.recording.recording import Compiled
+from memfit.estimation.recording.recording import Step as RecordedStep
+from memfit.estimation.recording.specs import Spec, bytes_per_sample
+from memfit.estimation.recording.step import Step
 from memfit.estimation.recording.trace import Event
 
 # XLA asks as the function it was made of, whose name TensorFlow begins like this.
 _COMPILED = "__inference_"
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """What XLA said of a step that was not run.
-
-    Attributes:
-        batch: The batch size it was compiled for.
-        events: The step's events there.
-        doubt: How far off, as a part of the whole, the same way was at the batch that was run; 0 where XLA answered
-            for the batch asked about.
-        failure: Why it did not answer for that, or "".
-    """
-
-    batch: int
-    events: tuple[Event, ...]
-    doubt: float = 0.0
-    failure: str = ""
-
-
-def compiled_for(
-    step: Callable[[Batch], Any], spec: Spec, recorded: tuple[Event, ...], batch: int, target: int | str
-) -> Compiled:
+def compiled_for(step: Step, spec: Spec, recorded: RecordedStep, target: int | str) -> Compiled:
     """Compiles a step for the batch size asked about, or, where that cannot be, for half of the recorded one.
 
     The recorded batch and its half make a line. What that is worth is seen at the recorded batch itself, which the
     line of its quarter and its half should meet.
 
     Args:
-        step: The step, without XLA.
-        spec: Makes the batches.
-        recorded: The step's events at `batch`.
-        batch: The batch size that was recorded.
+        step: The step.
+        spec: Says the shapes of its batches.
+        recorded: The step's events at the batch that was recorded.
         target: The batch size asked about; why not, where it is known not to compile.
     """
     if isinstance(target, str):
         failure = target
     else:
         try:
-            return Compiled(target, events_at(step, spec, recorded, batch, target))
+            return Compiled(target, events_at(step, spec, recorded, target))
         except Exception as error:  # whatever XLA finds wrong with a size it never saw
             failure = f"({type(error).__name__})"
+    batch = recorded.batch
     half, quarter = max(1, batch // 2), max(1, batch // 4)
-    events = events_at(step, spec, recorded, batch, half)
-    true, middle = _asked(recorded), _asked(events)
+    events = events_at(step, spec, recorded, half)
+    true, middle = _asked(recorded.events), _asked(events)
     doubt = 0.0
     if quarter < half:
-        slope = (middle - _asked(events_at(step, spec, recorded, batch, quarter))) / (half - quarter)
+        slope = (middle - _asked(events_at(step, spec, recorded, quarter))) / (half - quarter)
         doubt = abs(middle + slope * (batch - half) - true) / true
     return Compiled(half, events, doubt, failure)
 
@@ -66,54 +47,60 @@ def _asked(events: tuple[Event, ...]) -> int:
     return sum(event.requested for event in events if not event.freed)
 
 
-def events_at(
-    step: Callable[[Batch], Any], spec: Spec, recorded: tuple[Event, ...], batch: int, target: int
-) -> tuple[Event, ...]:
+def events_at(step: Step, spec: Spec, recorded: RecordedStep, target: int) -> tuple[Event, ...]:
     """Returns the events of a compiled step as they would be at another batch size, by compiling it for that.
 
     A compiled step asks for one buffer for all its temporaries and for its results. How XLA packs the former is no
     line in the batch, so it is asked; the batch itself is the only other thing that grows.
 
     Args:
-        step: The step, without XLA.
-        spec: Makes the batches.
-        recorded: The step's events at `batch`.
-        batch: The batch size that was recorded.
+        step: The step.
+        spec: Says the shapes of its batches.
+        recorded: The step's events at the batch that was recorded.
         target: The batch size to compile for.
     """
-    asked = [i for i, e in enumerate(recorded) if not e.freed and e.op.startswith(_COMPILED)]
-    asked.sort(key=lambda index: -recorded[index].requested)
+    asked = [i for i, e in enumerate(recorded.events) if not e.freed and e.op.startswith(_COMPILED)]
+    asked.sort(key=lambda index: -recorded.events[index].requested)
     sizes = dict(zip(asked, _assigned(step, spec, target), strict=False))
-    inputs = {size * batch for size in bytes_per_sample(spec)}
-    found = []
-    for index, event in enumerate(recorded):
+    inputs = {size * recorded.batch for size in bytes_per_sample(spec)}
+    events = []
+    for index, event in enumerate(recorded.events):
         size = sizes.get(index, event.requested)
         if not event.freed and not event.op and event.requested in inputs:
-            size = event.requested // batch * target
-        found.append(event._replace(requested=size))
-    return tuple(found)
+            size = event.requested // recorded.batch * target
+        events.append(event._replace(requested=size))
+    return tuple(events)
 
 
-def _assigned(step: Callable[[Batch], Any], spec: Spec, batch: int) -> list[int]:
-    """Bytes of what XLA's code allocates when it is run, the largest first."""
+def read_ir(step: Step, spec: Spec, batch: int, stage: str) -> bytes:
+    """Returns what XLA makes of a step at a batch size, without running it.
+
+    Args:
+        step: The step.
+        spec: Says the shapes of its batches.
+        batch: The batch size.
+        stage: How far XLA is to go, as `tf.function.experimental_get_compiler_ir` names it.
+    """
     import tensorflow as tf
 
-    leaves: list[Any] = []
+    trace = step.trace(spec.tensor_specs(batch))
+    assert trace is not None, "a step that runs eagerly is not compiled"
+    arguments, keywords = trace.structured_input_signature
+    shapes = tf.nest.flatten((arguments, keywords))
 
-    def place_of(leaf: Any) -> int:
-        leaves.append(leaf)
-        return len(leaves) - 1
+    # TensorFlow takes shapes instead of tensors only where each is an argument of its own.
+    def flat(*tensors: Any) -> Any:
+        args, kwargs = tf.nest.pack_sequence_as((arguments, keywords), tensors)
+        return trace(*args, **kwargs)
 
-    places = mapped(place_of, spec.structure)
-    # TensorFlow compiles for shapes alone only where the arguments are not nested.
-    flat = tf.function(
-        tf.autograph.experimental.do_not_convert(
-            lambda *tensors: step(mapped(lambda place: tensors[place], places))
-        ),
-        jit_compile=True,
-    )
-    shapes = [tf.TensorSpec((batch, *leaf.shape), leaf.dtype) for leaf in leaves]
-    module = read_hlo(flat.experimental_get_compiler_ir(*shapes)(stage="optimized_hlo_proto_serialized"))
+    function = tf.function(flat, jit_compile=True, autograph=False)
+    text: bytes = function.experimental_get_compiler_ir(*shapes)(stage=stage)
+    return text
+
+
+def _assigned(step: Step, spec: Spec, batch: int) -> list[int]:
+    """Bytes of what XLA's code allocates when it is run, the largest first."""
+    module = read_hlo(read_ir(step, spec, batch, "optimized_hlo_proto_serialized"))
     return sorted(
         (
             allocation.size
@@ -126,19 +113,3 @@ def _assigned(step: Callable[[Batch], Any], spec: Spec, batch: int) -> list[int]
         ),
         reverse=True,
     )
-
-
-def bytes_per_sample(spec: Spec) -> list[int]:
-    """Returns the bytes of each tensor of a batch, per sample."""
-    import tensorflow as tf
-
-    found: list[int] = []
-
-    def add(leaf: Any) -> None:
-        elements = 1
-        for size in leaf.shape:
-            elements *= size
-        found.append(elements * tf.as_dtype(leaf.dtype).size)
-
-    mapped(add, spec.structure)
-    return found

@@ -2,31 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
 
 # The names of an op's inputs, by its own.
 Inputs = Mapping[str, tuple[str, ...]]
-
-
-def inputs_of(step: Any, data: Any) -> dict[str, tuple[str, ...]]:
-    """Returns what every op of a traced step waits for, before TensorFlow optimises it: most names stay.
-
-    Nothing where the step runs eagerly, one op after the other.
-    """
-    if not hasattr(step, "get_concrete_function"):
-        return {}
-    definition = step.get_concrete_function(data).graph.as_graph_def()
-    return {
-        node.name: tuple(dict.fromkeys(name.lstrip("^").partition(":")[0] for name in node.input))
-        for node in definition.node
-    }
 
 
 class Dependencies:
     """What waits for what, as far as the names of a step's ops tell.
 
     Args:
-        inputs: What `inputs_of` gave.
+        inputs: `Recording.inputs`.
         ops: The op that asked for each allocation.
 
     Attributes:

@@ -4,9 +4,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from memfit.estimation.recording.recording import Step
+from memfit.estimation.recording.recording import Compiled, Step
 from memfit.estimation.recording.trace import Event
-from memfit.estimation.recording.xla import Compiled
 
 # Who asks: the op, what for, the tensor's rank and last dimension, and the how-manieth time in a step. The same
 # asker asks again at every batch size. What is outside of the graph, as the batch itself, has neither op nor shape:

@@ -1,0 +1,36 @@
+"""The batches that are recorded: their sizes, and arrays that TensorFlow copies into its own memory."""
+
+from typing import Any
+
+from memfit.estimation.recording.specs import Batch, Spec, mapped
+
+
+def ladder(largest: int) -> tuple[int, ...]:
+    """Returns the batch sizes that may be recorded, each twice the one before; not 1 unless it has to be.
+
+    TensorFlow has ways of its own for dimensions of 1.
+    """
+    sizes = [largest]
+    while sizes[0] >= 4:
+        sizes.insert(0, sizes[0] // 2)
+    return tuple(sizes if len(sizes) > 1 else [1, 2])
+
+
+def batch_of(spec: Spec, size: int) -> Batch:
+    """Returns a batch that TensorFlow copies into its own memory.
+
+    It takes over an array without a copy where that happens to lie at a multiple of 64 bytes. Small arrays do
+    so now and then; those of a large batch, which `malloc` maps page by page behind a head of 16 bytes, do not.
+    """
+    import numpy as np
+
+    def misalign(array: Any) -> Any:
+        if array.dtype.hasobject or array.dtype.kind == "U":
+            return array
+        buffer = np.empty(array.nbytes + 64, np.uint8)
+        begin = (16 - buffer.ctypes.data) % 64
+        copy = buffer[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+        copy[...] = array
+        return copy
+
+    return mapped(misalign, spec.batch(size))

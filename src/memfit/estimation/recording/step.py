@@ -1,0 +1,31 @@
+"""What the recorder records: a training step that can be traced and run."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from memfit.estimation.recording.specs import Batch, TensorSpecs
+
+# A tf.ConcreteFunction; TensorFlow is not imported for its name.
+Traced = Any
+Tensor = Any
+Model = Any
+
+
+class Step(Protocol):
+    """One way to compute a step of a model.
+
+    Whatever it keeps from step to step, it allocates when it is built and traced, which the recorder watches.
+    """
+
+    def trace(self, spec: TensorSpecs) -> Traced | None:
+        """Traces it for data of these shapes without running it; returns None where it runs eagerly."""
+
+    def run(self, data: Batch, spec: TensorSpecs) -> Any:
+        """Runs one whole step on a batch and returns the logs; `spec` is what it was traced for."""
+
+    def variables(self) -> Sequence[Tensor]:
+        """Returns the variables it keeps beside the model's, the metrics' and the optimizer's."""
+
+
+# Builds the step to record for the model's copy in the recorder's process; it has to be picklable.
+Build = Callable[[Model], Step]
