@@ -1,0 +1,51 @@
+"""The house keeps what CONTRIBUTING says of it: every room has a README, and people meet only the public face."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import memfit
+
+_ROOT = Path(__file__).parents[1]
+_SOURCE = _ROOT / "src" / "memfit"
+_ROOMS = sorted(file.parent for file in _SOURCE.rglob("__init__.py") if file.parent != _SOURCE)
+# Pages about how memfit is built may name its inside.
+_INSIDE = ("internals", "notes")
+_PAGES = [
+    _ROOT / "README.md",
+    *(page for page in (_ROOT / "docs").rglob("*.md") if page.parent.name not in _INSIDE),
+    *(_ROOT / "examples").rglob("*.py"),
+]
+_ROOM_NAMES = "|".join(room.name for room in _SOURCE.iterdir() if room.is_dir() and room.name != "__pycache__")
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(_ROOT))
+
+
+@pytest.mark.parametrize("room", _ROOMS, ids=_name)
+def test_every_room_has_a_readme_that_names_each_of_its_files_and_no_others(room: Path) -> None:
+    readme = (room / "README.md").read_text()
+    files = {file.name for file in room.glob("*.py")} - {"__init__.py"}
+    packages = {f"{file.parent.name}/" for file in room.glob("*/__init__.py")}
+    assert {name for name in files | packages if f"`{name}`" not in readme} == set()
+    first_cells = " ".join(line.split("|")[1] for line in readme.splitlines() if line.startswith("| `"))
+    assert set(re.findall(r"`([a-z0-9_]+\.py)`", first_cells)) <= files
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=_name)
+def test_pages_and_examples_use_only_the_public_face(page: Path) -> None:
+    text = page.read_text()
+    assert re.findall(rf"(?:from|import) memfit\.\S+|memfit\.(?:{_ROOM_NAMES})\.\w+", text) == []
+    used = set(re.findall(r"(?<![.\w])memfit\.([A-Za-z_]+)\b(?=\()", text))
+    assert used <= set(memfit.__all__)
+
+
+def test_errors_name_no_internals() -> None:
+    literal = re.compile(rf"remedy=.*memfit\.(?:{_ROOM_NAMES})\.")
+    assert [file.name for file in _SOURCE.rglob("*.py") if literal.search(file.read_text())] == []
+
+
+def test_the_public_face_stays_small() -> None:
+    assert len(memfit.__all__) <= 28
