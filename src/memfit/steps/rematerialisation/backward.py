@@ -37,7 +37,7 @@ def check_names(forward: Sequence[Any], scope: str, segments: Segments) -> None:
         raise InvalidInput(
             "Segments hold for the model they were chosen for, and for its copies with the same layer names",
             received=missing[0],
-            remedy="Choose segments for this model with memfit.steps.rematerialisation.find_choices",
+            remedy="Make a plan for this model: memfit.plan(model, batch_size, memory)",
         )
 
 
