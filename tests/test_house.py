@@ -17,7 +17,9 @@ _PAGES = [
     *(page for page in (_ROOT / "docs").rglob("*.md") if page.parent.name not in _INSIDE),
     *(_ROOT / "examples").rglob("*.py"),
 ]
-_ROOM_NAMES = "|".join(room.name for room in _SOURCE.iterdir() if room.is_dir() and room.name != "__pycache__")
+_ROOM_NAMES = "|".join(
+    room.name for room in _SOURCE.iterdir() if room.is_dir() and room.name != "__pycache__"
+)
 
 
 def _name(path: Path) -> str:
