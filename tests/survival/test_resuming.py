@@ -176,6 +176,78 @@ def test_a_model_without_weights_before_its_first_batch_goes_on_too(tmp_path: Pa
     assert_same(interrupted(tmp_path / "stopped", DATA["dataset"], [2, 6], make), undisturbed)
 
 
+class Adversaries(keras.Model):
+    """A GAN as most are written: no `call`, and two optimizers that only its step knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = keras.Sequential([keras.Input((3,)), keras.layers.Dense(6)])
+        self.judge = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        self.seeds = keras.random.SeedGenerator(1)
+        self.tracker = keras.metrics.Mean(name="loss")
+
+    def compile(self, *optimizers: Any) -> None:
+        super().compile()
+        self.both = list(optimizers)
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.tracker]
+
+    def train_step(self, data: Any) -> Any:
+        real = data[0]
+        noise = keras.random.normal((tf.shape(real)[0], 3), seed=self.seeds)
+        for optimizer, part, wanted in zip(self.both, (self.generator, self.judge), (1.0, 0.0), strict=True):
+            with tf.GradientTape() as tape:
+                fooled = tf.reduce_mean(tf.square(self.judge(self.generator(noise)) - wanted))
+                loss = fooled + (1 - wanted) * tf.reduce_mean(tf.square(self.judge(real) - 1))
+            optimizer.apply(tape.gradient(loss, part.trainable_weights), part.trainable_weights)
+        self.tracker.update_state(loss)
+        return {"loss": self.tracker.result()}
+
+
+def test_a_gan_without_call_goes_on_with_the_states_of_its_own_optimizers(tmp_path: Path) -> None:
+    def make() -> keras.Model:
+        model = Adversaries()
+        model.compile(keras.optimizers.Adam(0.01), keras.optimizers.RMSprop(0.01))
+        return model
+
+    def data() -> dict[str, Any]:
+        return {"x": shuffled().batch(8)}
+
+    undisturbed = interrupted(tmp_path / "undisturbed", data, [], make)
+    assert_same(interrupted(tmp_path / "stopped", data, [2, 9], make), undisturbed)
+
+
+class TakesRagged(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x.to_tensor(shape=(None, 6)))
+
+
+def takes_sparse() -> keras.Model:
+    return keras.Sequential([keras.Input((6,), sparse=True), keras.layers.Dense(1)])
+
+
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_arrays_without_a_length_train_as_in_stock_keras(tmp_path: Path, kind: str) -> None:
+    histories = []
+    for supervised in (False, True):
+        keras.utils.set_random_seed(5)
+        model = TakesRagged() if kind == "ragged" else takes_sparse()
+        model.compile("sgd", "mse", jit_compile=False)
+        x = tf.RaggedTensor.from_tensor(X) if kind == "ragged" else tf.sparse.from_dense(X)
+        if supervised:
+            new_process(tmp_path)
+            histories.append(memfit.fit(model, x, Y, batch_size=8, verbose=0).history)
+        else:
+            histories.append(model.fit(x, Y, batch_size=8, verbose=0).history)
+    assert histories[0] == histories[1]
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file of the stopped logger
 def test_a_second_fit_goes_on_where_it_was_and_the_first_is_passed_over(tmp_path: Path) -> None:
     def script(directory: Path, end_after: int | None) -> Any:

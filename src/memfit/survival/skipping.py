@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from memfit.compat import keras_training
 from memfit.data.pipeline import pipeline_of
+from memfit.steps.installing import is_custom
 
 
 class SkippedSteps:
@@ -73,7 +74,7 @@ class SkippedSteps:
 
     def _train(self, iterator: Any) -> Any:
         if self._iterator is None:
-            keras_training.build(self._model, *keras.utils.unpack_x_y_sample_weight(iterator.element_spec))
+            _make_variables(self._model, iterator.element_spec)
         if iterator is not self._iterator:
             self._iterator, self._unread = iterator, 0
         # Data of unknown length ends where it ended before.
@@ -91,3 +92,15 @@ class SkippedSteps:
             raise StopIteration
         self._tested += self._model.steps_per_execution
         return {}
+
+
+def _make_variables(model: keras.Model, spec: Any) -> None:
+    """Makes the variables that the first step would make, so that a checkpoint can be put back into them.
+
+    Only tracing it tells which a custom step makes: a GAN's optimizers, a model's that has no `call`.
+    """
+    if is_custom(model, "train_step") and not model.run_eagerly:
+        step = tf.autograph.experimental.do_not_convert(lambda data: model.train_step(data))
+        tf.function(step).get_concrete_function(spec)
+    else:
+        keras_training.build(model, *keras.utils.unpack_x_y_sample_weight(spec))

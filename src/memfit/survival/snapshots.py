@@ -10,16 +10,15 @@ import tensorflow as tf
 
 from memfit.compat import tf_runtime
 from memfit.errors import InvalidInput
+from memfit.estimation.optimizers import optimizers_of
 
 
 def variables_of(model: keras.Model) -> list[Any]:
-    """Weights, statistics, seeds, metrics and the optimizer's state, each once, in one order in all processes."""
-    found = [*model.variables]
-    for metric in model.metrics:
-        found += metric.variables
-    if model.optimizer is not None:
-        found += model.optimizer.variables
-    unique = {id(variable): variable for variable in found}
+    """Weights, statistics, seeds, metrics and the optimizers' states, each once, in one order in all processes."""
+    variables = [*model.variables]
+    for holder in (*model.metrics, *optimizers_of(model)):
+        variables += holder.variables
+    unique = {id(variable): variable for variable in variables}
     return list(unique.values())
 
 

@@ -149,6 +149,9 @@ def _steps(arguments: Mapping[str, Any]) -> int | None:
     if keras_data.batches_itself(x):
         batches = int(x.cardinality()) if keras_data.is_dataset(x) else -1
         return batches if batches >= 0 else None
-    samples = len(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))
+    # Ragged and sparse tensors have a shape and no length.
+    samples = next(leaf for leaf in keras.tree.flatten(x) if leaf is not None).shape[0]
+    if samples is None:
+        return None
     share = arguments["validation_split"] if arguments["validation_data"] is None else 0.0
     return -(-int(samples * (1 - share)) // (arguments["batch_size"] or 32))
