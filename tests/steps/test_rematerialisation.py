@@ -13,7 +13,6 @@ from keras.src.backend.common.masking import get_keras_mask
 
 from memfit.errors import InvalidInput
 from memfit.steps.rematerialisation import Segments, find_choices, rematerialise
-from memfit.steps.rematerialisation.backward import _Line
 
 BATCH = 6
 STEPS = 4
@@ -294,24 +293,3 @@ def test_segments_of_another_model_are_refused() -> None:
     x = data_for(other)[0][0]
     with pytest.raises(InvalidInput, match="the model they were chosen for"):
         tf.function(lambda: call(x, training=True), autograph=False).get_concrete_function()
-
-
-def test_where_many_ops_may_run_at_once_they_wait_for_gates_and_so_for_all_they_should() -> None:
-    beside, count = 40, 200
-    with tf.Graph().as_default():
-        given = tf.compat.v1.placeholder("float32")
-        line = _Line([given], iter([(number, beside) for number in range(count)]))
-        ops = [tf.negative(given).op for _ in range(count)]
-        for number, op in enumerate(ops):
-            line.append(op, number)
-    assert max(len(op.control_inputs) for op in ops) <= 2 * 8  # without gates, 40
-    done: dict[Any, set[Any]] = {}
-    for number, op in enumerate(ops):
-        waiting, awaited = [op], set()
-        while waiting:
-            for before in waiting.pop().control_inputs:
-                if before not in awaited:
-                    awaited |= {before, *done.get(before, ())}
-                    waiting += [] if before in done else [before]
-        done[op] = awaited
-        assert awaited & set(ops) == set(ops[: max(0, number - beside)])

@@ -121,23 +121,6 @@ def test_no_choice_is_dearer_than_cuts_of_the_same_memory(model: keras.Model) ->
         assert cuts is None or choice.recomputed <= cuts.recomputed
 
 
-def test_no_product_is_stored_only_to_be_summed(model: keras.Model) -> None:
-    found = trace(model, 8)
-    backward = [found.ops[index] for index in found.backward]
-    summed = [op for op in backward if op.type == "DepthwiseConv2dNativeBackpropFilter"]
-    assert len(summed) == 6  # one for each normalisation
-    products = {index for index in found.backward if found.ops[index].type == "Mul"}
-    assert not [op for op in backward if op.type == "Sum" and op.inputs[0][0] in products]
-
-
-def test_a_scale_a_place_is_not_taken_for_one_a_channel() -> None:
-    """As ConvNeXt has them: layer normalisations of images."""
-    image = keras.Input((8, 8, 6))
-    x = layers.Conv2D(6, 1)(layers.LayerNormalization()(layers.Conv2D(6, 3, padding="same")(image)))
-    found = trace(keras.Model(image, x), 4)
-    assert {op.type for op in found.forward} >= {"Conv2D", "Rsqrt"}
-
-
 def test_no_concatenation_is_kept_for_a_convolution_and_no_gradient_of_one_made() -> None:
     image = keras.Input((16, 16, 3))
     left, right = (layers.Conv2D(width, 3, padding="same")(image) for width in (4, 8))

@@ -1,13 +1,11 @@
 """Rewriting a backward pass so that it reads recomputed tensors instead of stored ones."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from memfit.compat.tf_graphs import clone, compiles_with_xla, materialised, run_after, set_input
 from memfit.errors import InvalidInput
-from memfit.steps.rematerialisation.peak import beside
-from memfit.steps.rematerialisation.products import without_products
 from memfit.steps.rematerialisation.recomputation import (
     Recomputation,
     is_available,
@@ -19,9 +17,6 @@ from memfit.steps.rematerialisation.tiles import without_tiles
 from memfit.steps.rematerialisation.trace import Tensor, Trace, in_order, read
 from memfit.steps.rematerialisation.xla_order import ALONE, Order, smallest
 from memfit.steps.waiting import never
-
-# Ops that wait together, where one has to wait for many.
-_GROUP = 8
 
 
 def check_names(forward: Sequence[Any], scope: str, segments: Segments) -> None:
@@ -68,8 +63,6 @@ def recompute_in_backward_pass(
     """
     compiled = compiles_with_xla(forward[0].graph)
     backward = without_tiles(backward)
-    if not compiled:  # XLA adds up products without storing them
-        backward = without_products(backward)
     backward = in_order(forward, backward, wanted, by_branch=compiled)
     trace = read(forward, backward, scope, segments.batch_size)
     graph_ops = [*forward, *backward]
@@ -78,7 +71,7 @@ def recompute_in_backward_pass(
         (place[name], int(output)) for name, _, output in (tensor.rpartition(":") for tensor in segments.kept)
     }
     starts = sorted(place[name] for name in segments.starts)
-    line = None if compiled else _Line(incoming, beside(trace, kept, starts))
+    line = None if compiled else _Line(incoming)
     stored = _Stored(trace, kept) if compiled else None
     order = Order(trace, graph_ops, wanted) if compiled else None
     after = list(incoming)
@@ -136,8 +129,9 @@ def _rewrite(
             for number, (old, new) in enumerate(zip(op.inputs, read_now, strict=True)):
                 if new is not old:
                     set_input(op, number, new)
-        if line is not None:
-            line.append(op, index)
+        makes_something = trace.ops[index].reads_values and not trace.ops[index].is_alias
+        if line is not None and makes_something:  # a reshape runs when it can
+            line.append(op)
 
 
 class _Stored:
@@ -177,62 +171,28 @@ class _Stored:
 
 
 class _Line:
-    """Ops in a line, so that what each frees is free for the next; where there is room, some may run at once.
+    """Ops in a line: each waits for the one before, so that what one frees is free for the next.
 
     Args:
         incoming: What has to be there before the first op.
-        beside: The ops that make something, in order, and how many before it each need not wait for.
     """
 
-    def __init__(self, incoming: Sequence[Any], beside: Iterator[tuple[int, int]]) -> None:
-        import tensorflow as tf
-
-        with tf.control_dependencies(list(incoming)):
-            self._ops: list[Any] = [tf.no_op(name="recomputed/start")]
-        self._awaited = [0]  # for each op, how many of those before it are done when it is
-        self._gates: list[Any] = []  # the n-th is passed when the ops of n + 1 groups are done
-        self._beside = beside
-        self._next = next(beside, None)
+    def __init__(self, incoming: Sequence[Any]) -> None:
+        self._before = [tensor.op for tensor in incoming]
         self._of_biases: set[Any] = set()
 
-    def append(self, op: Any, index: int) -> None:
-        """Lets an op run next; one that makes nothing, such as a reshape, runs when it can."""
+    def append(self, op: Any) -> None:
+        """Lets an op run next."""
         producers = {tensor.op for tensor in op.inputs}
-        # oneDNN merges a bias's gradient into the filter's: what waits for the one would then wait for the
-        # other, which may wait for it in turn. So nothing waits for a bias's gradient, or what follows from it.
-        of_bias = op.type == "BiasAddGrad" or bool(producers & self._of_biases)
-        if of_bias:
-            self._of_biases.add(op)
-        if self._next is None or self._next[0] != index:
-            return
-        awaited = max(len(self._ops) - self._next[1], self._awaited[-1], 1)
-        self._next = next(self._beside, None)
-        last = next(place for place in range(awaited - 1, -1, -1) if self._ops[place] is not None)
-        # What the last one waited for is done when it is. A constant would not be one any more if it waited.
-        for before in self._between(self._awaited[last], awaited) if producers else ():
+        for before in self._before if producers else ():
             if before not in producers:
                 run_after(op, before)
-        self._ops.append(op if producers and not of_bias else None)
-        self._awaited.append(awaited)
-
-    def _between(self, begin: int, end: int) -> list[Any]:
-        """What to wait for so that some ops in a row are done: the ops, or, for many, a gate behind most of them.
-
-        Where many ops may run at once each would wait for as many, and TensorFlow would take minutes over a
-        DenseNet's hundreds of thousands of edges.
-        """
-        import tensorflow as tf
-
-        groups = end // _GROUP
-        if end - begin <= _GROUP or groups * _GROUP <= begin:
-            return [op for op in self._ops[begin:end] if op is not None]
-        while len(self._gates) < groups:
-            first = len(self._gates) * _GROUP
-            group = [op for op in self._ops[first : first + _GROUP] if op is not None]
-            with tf.control_dependencies([*self._gates[-1:], *group]):
-                self._gates.append(tf.no_op(name="recomputed/gate"))
-        rest = [op for op in self._ops[groups * _GROUP : end] if op is not None]
-        return [self._gates[groups - 1], *rest]
+        # oneDNN merges a bias's gradient into the filter's: what waits for the one would then wait for the
+        # other, which may wait for it in turn. So nothing waits for a bias's gradient, or what follows from it.
+        if op.type == "BiasAddGrad" or producers & self._of_biases:
+            self._of_biases.add(op)
+        elif producers:  # a constant would not be one any more if it waited
+            self._before = [op]
 
 
 def _guard(inputs: list[Any], flag: Any) -> None:

@@ -8,7 +8,6 @@ from memfit.compat.keras_layers import added_losses, forget_losses
 from memfit.compat.tf_graphs import forward_op_of, gradients
 from memfit.steps.rematerialisation.concats import without_concats
 from memfit.steps.rematerialisation.costs import cost
-from memfit.steps.rematerialisation.products import without_products
 from memfit.steps.rematerialisation.sizes import ALIASES, Sizes, sums_nothing
 from memfit.steps.rematerialisation.tiles import without_tiles
 
@@ -98,7 +97,7 @@ def trace(model: Any, batch_size: int, inputs: Any = None, *, by_branch: bool = 
         plain = in_order(forward, graph.get_operations()[after:], ops_of(results))
         stock = read(forward, plain, scope, batch_size)
         backward, results = without_concats(graph.get_operations()[after:], results)
-        backward = without_products(without_tiles(backward))
+        backward = without_tiles(backward)
         backward = in_order(forward, backward, ops_of(results), by_branch=by_branch)
         found.append(replace(read(forward, backward, scope, batch_size), stock=stock))
 
