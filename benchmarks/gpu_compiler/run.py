@@ -12,7 +12,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -23,7 +22,6 @@ from gpu_compiler.cases import CASES, TARGETS, Case
 from gpu_compiler.until_buffers import compiled_until_buffers
 from machine import RESULTS, write
 from memfit.budgets.gpu_table import gpu
-from memfit.errors import InvalidInput
 from memfit.estimation.estimating import estimate
 from memfit.estimation.gpu_compiler.cache import remembered
 from memfit.estimation.gpu_compiler.compiled import Compiled
@@ -87,18 +85,15 @@ class Training:
     def build(self, lever: Lever) -> Any:
         """What builds a copied model's step with a lever."""
         from memfit.steps.rematerialisation import find_choices
-        from memfit.steps.rematerialisation.choose import choose
 
         if lever is None:
             return None
         if isinstance(lever, int):
             return partial(micro_batched, size=lever)
-        batch = self.case.batch
-        if lever:
-            with suppress(InvalidInput):  # no choice is that small: the smallest there is
-                return partial(rematerialised, segments=choose(self.model, batch, lever, compiled=True))
-        smallest = find_choices(self.model, batch, compiled=True)[-1]
-        return partial(rematerialised, segments=replace(smallest, split_convolutions=lever == 0))
+        choices = find_choices(self.model, self.case.batch, compiled=True)
+        fitting = [choice for choice in choices if choice.activation_bytes <= lever * choice.stock_bytes]
+        segments = fitting[0] if fitting else choices[-1]  # where none is that small, the smallest there is
+        return partial(rematerialised, segments=replace(segments, split_convolutions=lever == 0))
 
     def hlo(self, lever: Lever, batch: int) -> Lowered:
         """The step as HLO."""

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import layers
 
 from memfit.steps.rematerialisation import find_choices, rematerialise
-from memfit.steps.rematerialisation import split_convolutions as rematerialisation_parts
+from memfit.steps.rematerialisation.rewrite import split_convolutions
 
 
 def model_with_everything() -> keras.Model:
@@ -62,8 +62,8 @@ def test_gradients_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch, batch:
     stock, _ = gradients(model, model, images)
     statistics = [variable.numpy() for variable in model.non_trainable_variables]
     model.set_weights(weights)
-    monkeypatch.setattr(rematerialisation_parts, "_LARGE", 0.0)
-    monkeypatch.setattr(rematerialisation_parts, "_PARTS", parts)
+    monkeypatch.setattr(split_convolutions, "_LARGE", 0.0)
+    monkeypatch.setattr(split_convolutions, "_PARTS", parts)
     smallest = replace(find_choices(model, batch, compiled=True)[-1], split_convolutions=True)
     ours, graph = gradients(model, rematerialise(model, smallest), images)
     for mine, theirs in zip(ours, stock, strict=True):

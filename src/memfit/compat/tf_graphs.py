@@ -6,7 +6,12 @@ Checked with TensorFlow 2.19.0 and 2.21.0.
 import gc
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
+
+# TensorFlow's classes are not typed, and importing them here would import TensorFlow.
+Op: TypeAlias = Any
+Tensor: TypeAlias = Any
+Graph: TypeAlias = Any
 
 
 def forget_gradients_of_dead_graphs() -> None:
@@ -61,6 +66,14 @@ def belong_to(op: Any, forward: Any) -> None:
 def set_input(op: Any, number: int, tensor: Any) -> None:
     """Lets an op that is already in the graph read another tensor."""
     op._update_input(number, tensor)
+
+
+def redirect_readers(old: Tensor, new: Tensor, readers: Sequence[Op] | None = None) -> None:
+    """Lets some ops (all that there are, by default) that read a tensor read another."""
+    for reader in old.consumers() if readers is None else readers:
+        for number, tensor in enumerate(reader.inputs):
+            if tensor is old:
+                set_input(reader, number, new)
 
 
 def clone(op: Any, inputs: Sequence[Any]) -> Any:

@@ -12,11 +12,11 @@ from memfit.steps.rematerialisation.segments import Segments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memfit.steps.rematerialisation.choose import find_choices
+    from memfit.steps.rematerialisation.choosing.find import find_choices
     from memfit.steps.rematerialisation.model_call import rematerialise, run_one_by_one
 
 __all__ = ["Segments", "find_choices", "rematerialise", "run_one_by_one"]
-_MODULES = {"find_choices": "choose", "rematerialise": "model_call", "run_one_by_one": "model_call"}
+_MODULES = {"find_choices": "choosing.find", "rematerialise": "model_call", "run_one_by_one": "model_call"}
 
 
 def __getattr__(name: str) -> object:

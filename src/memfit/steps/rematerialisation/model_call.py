@@ -6,12 +6,12 @@ from typing import Any
 
 from memfit.budgets.peaks import device_name
 from memfit.compat.keras_layers import added_losses, copy_mask, set_added_loss
-from memfit.compat.tf_graphs import compiles_with_xla, gradients
-from memfit.steps.rematerialisation.backward import check_names, recompute_in_backward_pass
-from memfit.steps.rematerialisation.concats import without_concats
+from memfit.compat.tf_graphs import Op, Tensor, compiles_with_xla, gradients
+from memfit.steps.rematerialisation.backward_order import list_gradient_ops
+from memfit.steps.rematerialisation.rewrite.backward import check_names, recompute_in_backward_pass
+from memfit.steps.rematerialisation.rewrite.concats import split_concats
+from memfit.steps.rematerialisation.rewrite.split_convolutions import split_convolutions
 from memfit.steps.rematerialisation.segments import Segments
-from memfit.steps.rematerialisation.split_convolutions import compute_in_parts
-from memfit.steps.rematerialisation.trace import ops_of, trainable_values
 
 
 def rematerialise(model: Any, segments: Segments) -> Callable[..., Any]:
@@ -23,7 +23,7 @@ def rematerialise(model: Any, segments: Segments) -> Callable[..., Any]:
 
     Args:
         model: The Keras model.
-        segments: What `find_choices` gave for this model or for a copy of it.
+        segments: One of what `find_choices` gave for this model or for a copy of it.
 
     Returns:
         A function of `x` and `training`, as the model itself.
@@ -43,19 +43,21 @@ def rematerialise(model: Any, segments: Segments) -> Callable[..., Any]:
     def call(x: Any, training: bool = True) -> Any:
         if not training or tf.executing_eagerly():
             return model(x, training=training)
-        result: list[Any] = []
+        structures: list[Any] = []
 
         @tf.custom_gradient
         def forward(*tensors: Any) -> Any:
-            outputs, structure, backward = _forward(model, segments, tf.nest.pack_sequence_as(x, tensors))
-            result.append(structure)
+            outputs, structure, backward = _call_forward(
+                model, segments, tf.nest.pack_sequence_as(x, tensors)
+            )
+            structures.append(structure)
             return outputs, backward
 
         outputs = forward(*tf.nest.flatten(x))
-        y, losses = result[0]
-        for (layer, place, _), loss in zip(losses, outputs[len(outputs) - len(losses) :], strict=True):
-            set_added_loss(layer, place, loss)
-        return _with_masks(y, outputs[: len(outputs) - len(losses)])
+        y, losses = structures[0]
+        for (layer, number, _), loss in zip(losses, outputs[len(outputs) - len(losses) :], strict=True):
+            set_added_loss(layer, number, loss)
+        return _attach_masks(y, outputs[: len(outputs) - len(losses)])
 
     return call
 
@@ -74,7 +76,7 @@ def run_one_by_one() -> AbstractContextManager[None]:
     return tf.experimental.function_executor_type("SINGLE_THREADED_EXECUTOR")
 
 
-def _forward(model: Any, segments: Segments, x: Any) -> tuple[list[Any], Any, Callable[..., Any]]:
+def _call_forward(model: Any, segments: Segments, x: Any) -> tuple[list[Tensor], Any, Callable[..., Any]]:
     """Calls the model, and returns its outputs and losses, their structure, and the function for gradients."""
     import tensorflow as tf
 
@@ -84,48 +86,70 @@ def _forward(model: Any, segments: Segments, x: Any) -> tuple[list[Any], Any, Ca
         y = model(x, training=True)
     losses = added_losses(model)
     outputs = [*tf.nest.flatten(y), *(loss for _, _, loss in losses)]
-    ops = graph.get_operations()[before:]
-    check_names(ops, scope, segments)
+    forward = graph.get_operations()[before:]
+    check_names(forward, scope, segments)
+    inputs = tf.nest.flatten(x)
 
-    def backward(*incoming: Any, variables: Sequence[Any] = ()) -> Any:
-        here = tf.compat.v1.get_default_graph()
-        first = len(here.get_operations())
-        inputs = tf.nest.flatten(x)
-        trained = {value.ref() for value in trainable_values(model)}
+    def backward(*incoming: Tensor, variables: Sequence[Any] = ()) -> Any:
+        trained = {variable.value.ref() for variable in model.trainable_variables}
         weights = [variable for variable in variables if variable.ref() in trained]
         pairs = [
             (output, gradient)
             for output, gradient in zip(outputs, incoming, strict=True)
             if output.dtype.is_floating and gradient is not None
         ]
-        found = gradients(
-            [output for output, _ in pairs], [gradient for _, gradient in pairs], [*inputs, *weights], graph
-        )
-        # A gradient that is built in another graph (that of a nested tf.function) is exact, but saves nothing.
-        if here is graph:
-            compiled = compiles_with_xla(graph)
-            made, found = without_concats(here.get_operations()[first:], found, at_once=compiled)
-            latest = recompute_in_backward_pass(
-                ops,
-                made,
-                scope,
-                segments,
-                incoming=[gradient for _, gradient in pairs],
-                wanted=ops_of(found[len(inputs) :]),
-            )
-            found = [latest(gradient) for gradient in found]
-            if segments.split_convolutions and compiled:
-                split = compute_in_parts([*ops, *graph.get_operations()[first:]], segments, outputs)
-                found = [split(gradient) for gradient in found]
-        by_weight = dict(zip((weight.ref() for weight in weights), found[len(inputs) :], strict=True))
-        of_inputs = found[: len(inputs)]
+        results = _build_gradients(forward, scope, segments, pairs, inputs, weights, outputs)
+        by_weight = dict(zip((weight.ref() for weight in weights), results[len(inputs) :], strict=True))
         of_variables = [by_weight.get(variable.ref()) for variable in variables]
-        return (of_inputs, of_variables) if variables else of_inputs
+        return (results[: len(inputs)], of_variables) if variables else results[: len(inputs)]
 
     return outputs, (y, losses), backward
 
 
-def _with_masks(y: Any, outputs: Sequence[Any]) -> Any:
+def _build_gradients(
+    forward: Sequence[Op],
+    scope: str,
+    segments: Segments,
+    pairs: Sequence[tuple[Tensor, Tensor]],
+    inputs: Sequence[Tensor],
+    weights: Sequence[Any],
+    outputs: Sequence[Tensor],
+) -> list[Tensor | None]:
+    """Builds the gradients of the inputs and the weights, from outputs that were computed and their gradients.
+
+    Args:
+        forward: The forward ops.
+        scope: Their name scope.
+        segments: What to keep.
+        pairs: Outputs, each with its gradient.
+        inputs: The inputs.
+        weights: The weights.
+        outputs: All outputs, which cannot be replaced any more.
+    """
+    import tensorflow as tf
+
+    graph, current = forward[0].graph, tf.compat.v1.get_default_graph()
+    first = len(current.get_operations())
+    incoming = [gradient for _, gradient in pairs]
+    results = gradients([output for output, _ in pairs], incoming, [*inputs, *weights], graph)
+    # A gradient that is built in another graph (that of a nested tf.function) is exact, but saves nothing.
+    if current is not graph:
+        return results
+    compiled = compiles_with_xla(graph)
+    backward, results = split_concats(graph.get_operations()[first:], results, at_once=compiled)
+    wanted = list_gradient_ops(results[len(inputs) :])
+    find_latest = recompute_in_backward_pass(
+        forward, backward, scope, segments, incoming=incoming, wanted=wanted
+    )
+    results = [find_latest(gradient) for gradient in results]
+    if segments.split_convolutions and compiled:
+        graph_ops = [*forward, *graph.get_operations()[first:]]
+        find_split = split_convolutions(graph_ops, segments, outputs)
+        results = [find_split(gradient) for gradient in results]
+    return results
+
+
+def _attach_masks(y: Any, outputs: Sequence[Any]) -> Any:
     """Puts outputs in the structure of `y`, with the masks Keras attached to them."""
     import tensorflow as tf
 

@@ -1,17 +1,25 @@
 """Backward passes of convolutions over concatenations, part by part, without the concatenation."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from memfit.compat.tf_graphs import belong_to, belong_together, clone, forward_op_of, set_input
+from memfit.compat.tf_graphs import (
+    Op,
+    Tensor,
+    belong_to,
+    belong_together,
+    clone,
+    forward_op_of,
+    redirect_readers,
+)
 
 _WEIGHTS = {"ReadVariableOp", "Const"}
-_ADDED = {"BiasAdd", "Identity", "Reshape", "Squeeze", "ExpandDims"}
+# What may follow a convolution or another op that makes a part, and belongs to it.
+_FOLLOWERS = {"BiasAdd", "Identity", "Reshape", "Squeeze", "ExpandDims"}
 
 
-def without_concats(
-    backward: Sequence[Any], results: Sequence[Any], *, at_once: bool = False
-) -> tuple[list[Any], list[Any]]:
+def split_concats(
+    backward: Sequence[Op], results: Sequence[Tensor | None], *, at_once: bool = False
+) -> tuple[list[Op], list[Tensor | None]]:
     """Lets the backward pass of a convolution over concatenated channels read and make the parts one by one.
 
     A U-Net convolves a skip and what comes from below, concatenated. Its backward pass wants the concatenation for
@@ -31,32 +39,33 @@ def without_concats(
         The backward ops in an order in which they can run, among them those that nothing reads any more, and the
         results, some of which other ops give now.
     """
-    order: list[Any] = []
-    instead: dict[int, Any] = {}
-    places: dict[Any, int] = {}
+    order: list[Op] = []
+    replaced: dict[int, Tensor] = {}
+    indices = {op: index for index, op in enumerate(backward[0].graph.get_operations())} if backward else {}
     for op in backward:
         order.append(op)
         first = len(op.graph.get_operations())
-        made = None
-        if op.type == "Conv2DBackpropFilter" and (parts := _parts(op.inputs[0], forward_op_of(op).inputs[1])):
-            made = _filter_gradient(op, parts)
-        elif op.type == "Slice" and (parts := _parts_of_gradient(op)):
-            made = _part_of_gradient(op, parts)
-        if made is not None:
-            instead[id(op.outputs[0])] = made
-            for new in op.graph.get_operations()[first:]:
-                belong_together(new, op)
-                order.append(new)
-            places = places or {op: place for place, op in enumerate(op.graph.get_operations())}
-            latest = max(parts, key=lambda part: places[part.op])
-            if not at_once and op.type == "Slice" and parts[op.inputs[1].value_index] is not latest:
-                belong_to(made.op, _before(latest.op, places))
-            _read_instead(op.outputs[0], made)
-    return order, [instead.get(id(result), result) for result in results]
+        if op.type == "Conv2DBackpropFilter":
+            parts = _list_parts(op.inputs[0], forward_op_of(op).inputs[1])
+            new = _build_filter_gradient(op, parts) if parts else None
+        else:
+            parts = _list_parts_of_gradient(op)
+            new = _build_part_of_gradient(op, parts) if parts else None
+        if new is None:
+            continue
+        replaced[id(op.outputs[0])] = new
+        for added in op.graph.get_operations()[first:]:
+            belong_together(added, op)
+            order.append(added)
+        latest = max(parts, key=lambda part: indices[part.op])
+        if not at_once and op.type == "Slice" and parts[op.inputs[1].value_index] is not latest:
+            belong_to(new.op, _find_maker(latest.op, indices))
+        redirect_readers(op.outputs[0], new)
+    return order, [replaced.get(id(result), result) for result in results]
 
 
-def _filter_gradient(op: Any, parts: Sequence[Any]) -> Any:
-    """Makes the gradients of the parts of a filter, and the filter's from them."""
+def _build_filter_gradient(op: Op, parts: Sequence[Tensor]) -> Tensor:
+    """Builds the gradients of the parts of a filter, and the filter's from them."""
     import tensorflow as tf
 
     height, width, _, filters = forward_op_of(op).inputs[1].shape
@@ -67,8 +76,8 @@ def _filter_gradient(op: Any, parts: Sequence[Any]) -> Any:
     return tf.concat([gradient.outputs[0] for gradient in gradients], axis=2)
 
 
-def _part_of_gradient(cut: Any, parts: Sequence[Any]) -> Any:
-    """Makes what a slice cuts from the gradient of a concatenation, from its part of the filter."""
+def _build_part_of_gradient(cut: Op, parts: Sequence[Tensor]) -> Tensor:
+    """Builds what a slice cuts from the gradient of a concatenation, from its part of the filter."""
     import tensorflow as tf
 
     whole, number = cut.inputs[0].op, cut.inputs[1].value_index
@@ -77,21 +86,21 @@ def _part_of_gradient(cut: Any, parts: Sequence[Any]) -> Any:
     return clone(whole, [tf.shape(parts[number]), some, whole.inputs[2]]).outputs[0]
 
 
-def _before(op: Any, places: dict[Any, int]) -> Any:
-    """Finds the op that made what an op was made of; a bias or a reshape after it belong to it."""
+def _find_maker(op: Op, indices: dict[Op, int]) -> Op:
+    """Finds the op that made what an op reads; a bias or a reshape after it belong to it."""
 
-    def of_data(op: Any) -> Any:
+    def find_source(op: Op) -> Op:
         makers = [
             tensor.op for tensor in op.inputs if tensor.shape.rank == 4 and tensor.op.type not in _WEIGHTS
         ]
-        return max(makers, key=lambda maker: places.get(maker, -1), default=op)
+        return max(makers, key=lambda maker: indices.get(maker, -1), default=op)
 
-    while op.type in _ADDED and of_data(op) is not op:
-        op = of_data(op)
-    return of_data(op)
+    while op.type in _FOLLOWERS and find_source(op) is not op:
+        op = find_source(op)
+    return find_source(op)
 
 
-def _parts(tensor: Any, filters: Any) -> list[Any]:
+def _list_parts(tensor: Tensor, filters: Tensor) -> list[Tensor]:
     """Lists what a convolution's input was concatenated from, in its channels; nothing if it was not."""
     import tensorflow as tf
 
@@ -106,24 +115,20 @@ def _parts(tensor: Any, filters: Any) -> list[Any]:
     return parts if same and _channels_are_last(tensor) else []
 
 
-def _channels_are_last(tensor: Any) -> bool:
+def _channels_are_last(tensor: Tensor) -> bool:
     return all(
         reader.get_attr("data_format") == b"NHWC" for reader in tensor.consumers() if reader.type == "Conv2D"
     )
 
 
-def _parts_of_gradient(cut: Any) -> list[Any]:
+def _list_parts_of_gradient(cut: Op) -> list[Tensor]:
     """Lists the parts of a concatenation if a slice is cut from its gradient, and that is a convolution's."""
-    concat, whole = forward_op_of(cut), cut.inputs[0].op
-    if concat is None or concat.type != "ConcatV2" or whole.type != "Conv2DBackpropInput":
+    concat = forward_op_of(cut)
+    if cut.type != "Slice" or concat is None:
+        return []
+    whole = cut.inputs[0].op
+    if concat.type != "ConcatV2" or whole.type != "Conv2DBackpropInput":
         return []
     if cut.inputs[1].op.type != "ConcatOffset":
         return []
-    return _parts(concat.outputs[0], whole.inputs[1])
-
-
-def _read_instead(old: Any, new: Any) -> None:
-    for reader in old.consumers():
-        for number, tensor in enumerate(reader.inputs):
-            if tensor is old:
-                set_input(reader, number, new)
+    return _list_parts(concat.outputs[0], whole.inputs[1])

@@ -9,7 +9,15 @@ from collections.abc import Callable, Collection, Sequence
 from math import prod
 from typing import Any
 
-from memfit.compat.tf_graphs import put_slice, same_op, set_input, take_slice, together
+from memfit.compat.tf_graphs import (
+    Op,
+    Tensor,
+    put_slice,
+    redirect_readers,
+    same_op,
+    take_slice,
+    together,
+)
 from memfit.steps.rematerialisation.segments import Segments
 
 # Which inputs have the batch, and which gives the sizes of a result that has it.
@@ -27,38 +35,37 @@ _PARTS = 16
 _TO_CHANNELS_FIRST, _TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
-def compute_in_parts(
-    graph_ops: Sequence[Any], segments: Segments, outputs: Collection[Any]
-) -> Callable[[Any], Any]:
+def split_convolutions(
+    graph_ops: Sequence[Op], segments: Segments, outputs: Collection[Tensor]
+) -> Callable[[Tensor], Tensor]:
     """Replaces the largest convolutions of a graph by loops over parts of the batch.
 
     Args:
         graph_ops: The ops to look at.
         segments: What the step keeps, and what its activations take.
-        outputs: Tensors that others have got already, and so cannot be replaced.
+        outputs: Tensors that were handed out already, and so cannot be replaced.
 
     Returns:
         What gives for each tensor the one to read instead of it.
     """
     most = _LARGE * segments.activation_bytes / segments.batch_size
     fixed = {tensor.ref() for tensor in outputs}
-    made: dict[Any, Any] = {}
+    replaced: dict[Any, Tensor] = {}
     for op in graph_ops:
-        if op.type in _OF_SAMPLES or op.type in _OF_FILTERS:
-            result = op.outputs[0]
-            if result.ref() not in fixed and _moved(op) > most:
-                readers = list(result.consumers())
-                now = _filter_in_parts(op) if op.type in _OF_FILTERS else _samples_in_parts(op)
-                made[result.ref()] = now
-                for reader in readers:
-                    for number, tensor in enumerate(reader.inputs):
-                        if tensor is result:
-                            set_input(reader, number, now)
-    return lambda tensor: made.get(tensor.ref(), tensor) if hasattr(tensor, "ref") else tensor
+        if op.type not in _OF_SAMPLES and op.type not in _OF_FILTERS:
+            continue
+        result = op.outputs[0]
+        if result.ref() in fixed or _count_moved_bytes(op) <= most:
+            continue
+        readers = list(result.consumers())  # before there are those in the loop
+        new = _split_over_filters(op) if op.type in _OF_FILTERS else _split_over_samples(op)
+        redirect_readers(result, new, readers)
+        replaced[result.ref()] = new
+    return lambda tensor: replaced.get(tensor.ref(), tensor) if hasattr(tensor, "ref") else tensor
 
 
-def _moved(op: Any) -> float:
-    """The bytes that a convolution reads and writes for each sample; 0 where it is left whole."""
+def _count_moved_bytes(op: Op) -> float:
+    """Counts the bytes that a convolution reads and writes for each sample; 0 where it is left whole."""
     result = op.outputs[0]
     if op.type in _OF_FILTERS:
         batched, known = [op.inputs[0], op.inputs[2]], result.shape.is_fully_defined()
@@ -70,52 +77,52 @@ def _moved(op: Any) -> float:
     return float(result.dtype.size * sum(map(prod, samples))) if result.dtype.name == "float32" else 0.0
 
 
-def _samples_in_parts(op: Any) -> Any:
+def _split_over_samples(op: Op) -> Tensor:
     """Computes a result with the batch axis: each part writes its samples."""
     import tensorflow as tf
 
     batched, sizes = _OF_SAMPLES[op.type]
-    inputs, zero = _inputs(op, [batched])
+    inputs, zero = _store_inputs(op, [batched])
     height, width, channels = op.outputs[0].shape[1:].as_list()
     shape = [channels, height, width]
 
-    def part(number: Any, made: Any) -> tuple[Any, Any]:
+    def compute_part(number: Tensor, results: Tensor) -> tuple[Tensor, Tensor]:
         # The last part begins earlier where the batch cannot be divided: some samples are computed twice.
-        size = _size(inputs[batched])
+        size = _find_part_size(inputs[batched])
         read = [tensors[0] for tensors in inputs]
-        read[batched] = _rows(inputs[batched], number, size)
+        read[batched] = _take_rows(inputs[batched], number, size)
         if sizes is not None:
             read[sizes] = tf.stack([size, height, width, channels])
         rows = tf.transpose(same_op(op, read).outputs[0], _TO_CHANNELS_FIRST)
-        return number + 1, put_slice(made, rows, number * size)
+        return number + 1, put_slice(results, rows, number * size)
 
     start = tf.fill(tf.stack([tf.shape(inputs[batched][0])[0], *shape]), zero)
     return tf.transpose(
-        _loop(part, tf.ensure_shape(start, [op.outputs[0].shape[0], *shape])), _TO_CHANNELS_LAST
+        _loop(compute_part, tf.ensure_shape(start, [op.outputs[0].shape[0], *shape])), _TO_CHANNELS_LAST
     )
 
 
-def _filter_in_parts(op: Any) -> Any:
+def _split_over_filters(op: Op) -> Tensor:
     """Computes a filter's gradient: each part adds its own."""
     import tensorflow as tf
 
-    inputs, zero = _inputs(op, [0, 2])
+    inputs, zero = _store_inputs(op, [0, 2])
     shape = op.outputs[0].shape.as_list()
 
-    def part(number: Any, total: Any) -> tuple[Any, Any]:
+    def compute_part(number: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
         # The last part begins earlier where the batch cannot be divided: samples that were counted are left out.
-        size, batch = _size(inputs[0]), tf.shape(inputs[0][0])[0]
+        size, batch = _find_part_size(inputs[0]), tf.shape(inputs[0][0])[0]
         places = tf.range(size) + tf.minimum(number * size, batch - size)
         is_new = tf.reshape(places >= number * size, [-1, 1, 1, 1])
-        gradient = _rows(inputs[2], number, size)
+        gradient = _take_rows(inputs[2], number, size)
         gradient = tf.where(is_new, gradient, tf.zeros_like(gradient))
-        own = same_op(op, [_rows(inputs[0], number, size), tf.constant(shape), gradient]).outputs[0]
+        own = same_op(op, [_take_rows(inputs[0], number, size), tf.constant(shape), gradient]).outputs[0]
         return number + 1, total + tf.ensure_shape(own, shape)
 
-    return _loop(part, tf.fill(shape, zero))
+    return _loop(compute_part, tf.fill(shape, zero))
 
 
-def _inputs(op: Any, batched: Sequence[int]) -> tuple[list[list[Any]], Any]:
+def _store_inputs(op: Op, batched: Sequence[int]) -> tuple[list[list[Tensor]], Tensor]:
     """Returns for each input the tensors that it joins, those with the batch axis with the channels first.
 
     Besides, a zero that waits for them. XLA would make what a loop begins with at the beginning of the step, and
@@ -124,7 +131,7 @@ def _inputs(op: Any, batched: Sequence[int]) -> tuple[list[list[Any]], Any]:
     import tensorflow as tf
 
     inputs = [
-        [tf.transpose(piece, _TO_CHANNELS_FIRST) for piece in _pieces(tensor)]
+        [tf.transpose(piece, _TO_CHANNELS_FIRST) for piece in _list_pieces(tensor)]
         if number in batched
         else [tensor]
         for number, tensor in enumerate(op.inputs)
@@ -138,7 +145,7 @@ def _inputs(op: Any, batched: Sequence[int]) -> tuple[list[list[Any]], Any]:
     return stored, zero
 
 
-def _pieces(tensor: Any) -> list[Any]:
+def _list_pieces(tensor: Tensor) -> list[Tensor]:
     """Lists what a concatenation of channels joins: a part at a time is joined in the loop."""
     import tensorflow as tf
 
@@ -150,23 +157,29 @@ def _pieces(tensor: Any) -> list[Any]:
     return pieces if joins and all(piece.shape[1:].is_fully_defined() for piece in pieces) else [tensor]
 
 
-def _size(pieces: Sequence[Any]) -> Any:
-    """The samples of a part: a constant for XLA, which knows all shapes."""
+def _find_part_size(pieces: Sequence[Tensor]) -> Tensor:
+    """Returns the samples of a part: a constant for XLA, which knows all shapes."""
     import tensorflow as tf
 
     return -(-tf.shape(pieces[0])[0] // _PARTS)
 
 
-def _rows(pieces: Sequence[Any], number: Any, size: Any) -> Any:
+def _take_rows(pieces: Sequence[Tensor], number: Tensor, size: Tensor) -> Tensor:
+    """Takes the rows of one part, and joins the pieces."""
     import tensorflow as tf
 
     taken = [take_slice(piece, number * size, size) for piece in pieces]
     return tf.transpose(tf.concat(taken, axis=1) if len(taken) > 1 else taken[0], _TO_CHANNELS_LAST)
 
 
-def _loop(part: Callable[[Any, Any], tuple[Any, Any]], start: Any) -> Any:
+def _loop(compute_part: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], start: Tensor) -> Tensor:
+    """Computes all parts one after the other."""
     import tensorflow as tf
 
     return tf.while_loop(
-        lambda number, _: number < _PARTS, part, [0, start], maximum_iterations=_PARTS, parallel_iterations=1
+        lambda number, _: number < _PARTS,
+        compute_part,
+        [0, start],
+        maximum_iterations=_PARTS,
+        parallel_iterations=1,
     )[1]

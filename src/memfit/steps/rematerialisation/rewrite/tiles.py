@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from memfit.compat.tf_graphs import clone, forward_op_of, set_input
+from memfit.compat.tf_graphs import Op, Tensor, clone, forward_op_of, redirect_readers
 
 # How TensorFlow spreads a gradient: the one where it knows the batch, the other where it does not.
 _SPREAD = {"Tile", "BroadcastTo"}
@@ -11,7 +11,7 @@ _SPREAD = {"Tile", "BroadcastTo"}
 _SPREADING = {"Mul", "RealDiv"}
 
 
-def without_tiles(backward: Sequence[Any]) -> list[Any]:
+def remove_tiles(backward: Sequence[Op]) -> list[Op]:
     """Lets backward ops read the gradient of a mean or variance as it is, instead of tiled to the full shape.
 
     The gradient of `variance = mean((x - m) ** 2)` is one number a channel. TensorFlow tiles it to the shape of
@@ -30,8 +30,8 @@ def without_tiles(backward: Sequence[Any]) -> list[Any]:
     Returns:
         The backward ops in an order in which they can run; those that nothing reads any more are still there.
     """
-    small: dict[Any, Any] = {}  # what was tiled, or follows from it -> the same before it is spread
-    order: list[Any] = []
+    small: dict[Any, Tensor] = {}  # what was tiled, or follows from it -> the same before it is spread
+    order: list[Op] = []
     for op in backward:
         order.append(op)
         if op.type in _SPREAD and _spreads(op):
@@ -43,21 +43,21 @@ def without_tiles(backward: Sequence[Any]) -> list[Any]:
                 copy = clone(op, [small.get(tensor.ref(), tensor) for tensor in op.inputs])
                 order.append(copy)
                 if is_last:
-                    _read_instead(op.outputs[0], copy.outputs[0])
+                    redirect_readers(op.outputs[0], copy.outputs[0])
                 else:
                     small[op.outputs[0].ref()] = copy.outputs[0]
         elif op.type == "AddN":
             spread = sum(tensor.ref() in small for tensor in op.inputs)
             if spread == 1 or len(op.inputs) > 2:
-                sums = _one_by_one(
+                sums = _add_one_by_one(
                     [small.get(tensor.ref(), tensor) if spread == 1 else tensor for tensor in op.inputs]
                 )
                 order += [made.op for made in sums]
-                _read_instead(op.outputs[0], sums[-1])
+                redirect_readers(op.outputs[0], sums[-1])
     return order
 
 
-def _one_by_one(tensors: Sequence[Any]) -> list[Any]:
+def _add_one_by_one(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Adds tensors from left to right, as AddN does, and returns the sums on the way."""
     import tensorflow as tf
 
@@ -67,20 +67,13 @@ def _one_by_one(tensors: Sequence[Any]) -> list[Any]:
     return sums[1:]
 
 
-def _gives_the_shape(op: Any, other: Any) -> bool:
+def _gives_the_shape(op: Op, other: Tensor) -> bool:
     """Says whether an op is the product of a spread gradient with `x - m`, which has the full shape by itself."""
     forward = forward_op_of(op)
     return forward is not None and forward.type == "SquaredDifference" and other.op.type == "Sub"
 
 
-def _read_instead(old: Any, new: Any) -> None:
-    for reader in old.consumers():
-        for number, tensor in enumerate(reader.inputs):
-            if tensor is old:
-                set_input(reader, number, new)
-
-
-def _spreads(op: Any) -> bool:
+def _spreads(op: Op) -> bool:
     """Says whether an op only repeats axes of size 1, as broadcasting does."""
     before, after = op.inputs[0].shape, op.outputs[0].shape
     if before.rank is None or after.rank != before.rank:

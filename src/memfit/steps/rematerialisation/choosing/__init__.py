@@ -1,0 +1,1 @@
+"""Choosing what a training step keeps for its backward pass."""

@@ -1,0 +1,130 @@
+"""Finding the choices worth having: the least recomputation for less and less memory."""
+
+from typing import Any
+
+from memfit.sizes import Size
+from memfit.steps.rematerialisation.choosing.alive import Choice, Ledger
+from memfit.steps.rematerialisation.choosing.divide import Division
+from memfit.steps.rematerialisation.choosing.model_trace import trace_model
+from memfit.steps.rematerialisation.choosing.options import Cuts
+from memfit.steps.rematerialisation.choosing.refine import refine
+from memfit.steps.rematerialisation.segments import Segments
+from memfit.steps.rematerialisation.trace import TensorId, Trace
+
+# Fractions of stock's activation memory that choices are looked for at.
+_RATIOS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.27, 0.24, 0.225, 0.21, 0.195, 0.18, 0.15, 0.12)
+# Recomputation above this part of a step (nearly two forward passes) is not looked for: micro-batches cost less.
+_DEAREST = 0.6
+# Ops counted after which no more single changes are looked for where cuts do.
+_MOST_COUNTED = 1_200_000
+
+
+def find_choices(
+    model: Any, batch_size: int, specs: Any = None, compiled: bool | None = None
+) -> tuple[Segments, ...]:
+    """Lists the choices worth having, from the fastest to the one with the least memory.
+
+    Args:
+        model: A built Keras model.
+        batch_size: The batch the figures are for.
+        specs: Tensor specs of the model's inputs; needed only for subclassed models.
+        compiled: Whether XLA compiles the step; None for what the model was compiled with.
+
+    Returns:
+        Choices of which none is both smaller and faster than another; empty if nothing can be saved.
+
+    Raises:
+        InvalidInput: If the shapes of the model's inputs are not known.
+    """
+    if compiled is None:
+        compiled = bool(getattr(model, "jit_compile", False))
+    traces = trace_model(model, batch_size, specs, compiled=compiled)
+    stock_bytes = Ledger(traces.stock).count(_keep_everything(traces.stock)).peak
+    search = _Search(traces.rewritten, stock_bytes, batch_size)
+    best: list[Segments] = []
+    for choice in sorted(search.run(), key=lambda choice: (choice.recomputed, choice.activation_bytes)):
+        if choice.activation_bytes < min((other.activation_bytes for other in best), default=stock_bytes):
+            best.append(choice)
+    return tuple(best)
+
+
+def _keep_everything(trace: Trace) -> Choice:
+    """The choice of a step that computes nothing again."""
+    tensors = ((index, number) for index, op in enumerate(trace.forward) for number in range(len(op.sizes)))
+    return Choice(frozenset(tensors), ())
+
+
+class _Search:
+    """The search for choices in one trace."""
+
+    def __init__(self, trace: Trace, stock_bytes: int, batch_size: int) -> None:
+        self._trace = trace
+        self._stock_bytes = stock_bytes
+        self._batch_size = batch_size
+        self._full_ledger = Ledger(trace)
+        self._cuts = Cuts(trace, self._full_ledger)
+        self._division = Division(self._cuts)
+        self._ledger = Ledger(trace, self._cuts.small_bytes)
+        everything = self._full_ledger.count(_keep_everything(trace)).peak
+        # Small tensors, which the quick ledger leaves out.
+        self._small_bytes = everything - self._ledger.count(Choice(self._cuts.all_large, ())).peak
+        self._step_cost = sum(op.cost for op in trace.ops)
+
+    def run(self) -> list[Segments]:
+        """Lists choices of less and less memory, down to the smallest there is.
+
+        There are two ways: cuts, which are quick, and single changes from the choice before, which go farther and
+        cost less time in a U-Net, but take long to find in a large network. The cheaper choice of the two is taken.
+        """
+        choices: list[Segments] = []
+        if not self._cuts.all_large:
+            return choices
+        latest = walked = Choice(self._cuts.all_large, ())
+        for ratio in _RATIOS:
+            aim = ratio * self._stock_bytes - self._small_bytes
+            divided = self._division.divide(aim)
+            candidates = [] if divided is None else [divided]
+            if self._ledger.counted < _MOST_COUNTED and (farther := refine(self._ledger, walked, aim)):
+                walked = farther
+                candidates.append(walked)
+            choice = self._pick_cheapest(candidates, aim) or refine(self._ledger, divided or latest, aim)
+            if choice is None:
+                break
+            latest = choice
+            choices.append(self._describe(choice))
+            if choices[-1].recomputed > _DEAREST:
+                break
+        return choices
+
+    def _pick_cheapest(self, candidates: list[Choice], aim: float) -> Choice | None:
+        """Picks the candidate below an aim that recomputes least; None where there is none."""
+        usages = [(self._ledger.count(choice), choice) for choice in candidates]
+        fitting = [(usage.cost, choice) for usage, choice in usages if usage.peak <= aim]
+        return min(fitting, key=lambda item: item[0])[1] if fitting else None
+
+    def _describe(self, choice: Choice) -> Segments:
+        """Turns a choice into segments, with names and figures."""
+        starts = tuple(sorted({self._skip_constants(start) for start in choice.starts}))
+        kept = choice.kept | self._cuts.small
+        usage = self._full_ledger.count(Choice(kept, starts))
+        return Segments(
+            batch_size=self._batch_size,
+            starts=tuple(self._trace.ops[start].name for start in starts),
+            kept=tuple(self._trace.name(tensor) for tensor in sorted(self._list_read(kept, usage.rerun))),
+            stock_bytes=Size(self._stock_bytes),
+            activation_bytes=Size(usage.peak),
+            recomputed=usage.cost / self._step_cost,
+        )
+
+    def _list_read(self, kept: frozenset[TensorId], rerun: list[int]) -> set[TensorId]:
+        """Lists the kept tensors that the backward pass reads, and would compute again if they were not named."""
+        readers = [*self._trace.backward, *set(rerun)]
+        # What a reshape shows is read under another name than it is kept under.
+        read = {self._trace.root(tensor) for index in readers for tensor in self._trace.ops[index].inputs}
+        return {tensor for tensor in kept & read if self._trace.ops[tensor[0]].recomputable}
+
+    def _skip_constants(self, index: int) -> int:
+        """Skips constants and captured variables, which a graph has only once, wherever they were first read."""
+        while self._trace.ops[index].type in ("Placeholder", "Const", "ReadVariableOp"):
+            index += 1
+        return index

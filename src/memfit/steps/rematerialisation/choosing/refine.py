@@ -1,0 +1,122 @@
+"""Refining a choice of what to keep against the exact count of what is alive at every op.
+
+Cuts keep whatever is alive at a cut, and know a segment only by its largest moment. Below the memory they reach,
+single changes do better: not to keep one tensor, to forget what was recomputed once more between two uses, to keep
+one again. Each is counted op by op, as it will run.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from memfit.steps.rematerialisation.choosing.alive import Choice, Ledger, Usage
+from memfit.steps.rematerialisation.choosing.options import THRESHOLDS
+from memfit.steps.rematerialisation.trace import TensorId
+
+# Changes that a refinement makes at most, and how many it looks at for each.
+_CHANGES, _TRIED = 60, 12
+# Tensors that it tries to keep again, the dearest first.
+_KEPT_AGAIN = 60
+
+
+def refine(ledger: Ledger, choice: Choice, aim: float) -> Choice | None:
+    """Changes a choice until it stays below `aim` bytes, then lets go of recomputation that it does not need.
+
+    Returns:
+        The choice; None if no change leads on.
+    """
+    lower = _lower(ledger, choice, aim)
+    return None if lower is None else _cheapen(ledger, lower, aim)
+
+
+def _lower(ledger: Ledger, choice: Choice, aim: float) -> Choice | None:
+    """Changes a choice, each time by what brings most for its cost, until it stays below the aim."""
+    usage = ledger.count(choice)
+    for _ in range(_CHANGES):
+        if usage.excess(aim) <= 0:
+            return choice
+        best = None
+        for changes in (_list_changes(ledger, choice, usage), _list_double_changes(ledger, choice, usage)):
+            best = best or _pick_best(ledger, list(islice(changes, _TRIED)), usage, aim)
+        if best is None:
+            return None
+        choice, usage = best
+    return None
+
+
+def _cheapen(ledger: Ledger, choice: Choice, aim: float) -> Choice:
+    """Keeps again what costs most to recompute, and joins segments, as far as that stays below the aim."""
+    usage = ledger.count(choice)
+    recomputed = sorted(
+        ledger.list_recomputed(usage), key=lambda tensor: (-_cost_per_byte(ledger, tensor), tensor)
+    )
+    for tensor in recomputed[:_KEPT_AGAIN]:
+        choice, usage = _take_if_cheaper(ledger, (choice, usage), choice.keeping(tensor), aim)
+    for start in choice.starts:
+        choice, usage = _take_if_cheaper(ledger, (choice, usage), choice.not_starting(start), aim)
+    return choice
+
+
+def _take_if_cheaper(
+    ledger: Ledger, present: tuple[Choice, Usage], change: Choice, aim: float
+) -> tuple[Choice, Usage]:
+    usage = ledger.count(change)
+    return (change, usage) if usage.cost < present[1].cost and usage.peak <= aim else present
+
+
+def _pick_best(
+    ledger: Ledger, changes: Sequence[Choice], before: Usage, aim: float
+) -> tuple[Choice, Usage] | None:
+    """Picks the change that brings most for what it costs; what costs nothing comes first."""
+    best: tuple[Choice, Usage] | None = None
+    most = 0.0
+    for change in changes:
+        after = ledger.count(change)
+        gain = before.excess(aim) - after.excess(aim)
+        worth = gain / max(after.cost - before.cost, 1.0)
+        if gain > 0 and worth > most:
+            best, most = (change, after), worth
+    return best
+
+
+def _list_changes(ledger: Ledger, choice: Choice, usage: Usage) -> Iterator[Choice]:
+    """Yields changes that take something away from the largest moment, the cheapest for its bytes first."""
+    time = usage.peak_time
+    level = ledger.trace.ops[usage.ops[time]].level
+    for run, tensor in _sort_idle(ledger, usage, time):
+        if run == 0:
+            if tensor in choice.kept:
+                yield choice.without(tensor)
+            continue
+        # Recomputed before, and needed again later: forget it in between.
+        next_use = ledger.trace.ops[ledger.find_next_use(usage, run, tensor, time)].level
+        for start in dict.fromkeys((level, next_use + 1)):
+            if 0 < start <= level and start not in choice.starts:
+                yield choice.starting(start)
+
+
+def _list_double_changes(ledger: Ledger, choice: Choice, usage: Usage) -> Iterator[Choice]:
+    """Yields changes that do not keep a tensor, and forget what its recomputation leaves behind."""
+    time = usage.peak_time
+    level = ledger.trace.ops[usage.ops[time]].level
+    for run, tensor in _sort_idle(ledger, usage, time):
+        if run == 0 and tensor in choice.kept:
+            for start in dict.fromkeys((tensor[0] + 1, tensor[0], level)):
+                if 0 < start <= level and start not in choice.starts:
+                    yield choice.without(tensor).starting(start)
+
+
+def _sort_idle(ledger: Ledger, usage: Usage, time: int) -> list[tuple[int, TensorId]]:
+    """Lists forward tensors that are alive at a time and not used then: cheap ones first, then large ones."""
+    return sorted(
+        ledger.list_idle(usage, time),
+        key=lambda item: (
+            bisect_right(THRESHOLDS, _cost_per_byte(ledger, item[1])),
+            -ledger.trace.size(item[1]),
+            item,
+        ),
+    )
+
+
+def _cost_per_byte(ledger: Ledger, tensor: TensorId) -> float:
+    return ledger.trace.ops[tensor[0]].cost / max(1, ledger.trace.size(tensor))

@@ -1,0 +1,172 @@
+"""Rewriting a backward pass so that it reads recomputed tensors instead of stored ones."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from memfit.compat.tf_graphs import Op, Tensor, clone, compiles_with_xla, set_input
+from memfit.errors import InvalidInput
+from memfit.steps.rematerialisation.backward_order import order_backward_ops
+from memfit.steps.rematerialisation.recomputation import is_available, order_segments
+from memfit.steps.rematerialisation.rewrite.chain import Chain
+from memfit.steps.rematerialisation.rewrite.tiles import remove_tiles
+from memfit.steps.rematerialisation.rewrite.xla_order import XlaOrder
+from memfit.steps.rematerialisation.rewrite.xla_storage import XlaStorage
+from memfit.steps.rematerialisation.rewrite.xla_waiting import build_flag, make_wait
+from memfit.steps.rematerialisation.segments import Segments
+from memfit.steps.rematerialisation.trace import TensorId, Trace, read_trace
+
+
+def check_names(forward: Sequence[Op], scope: str, segments: Segments) -> None:
+    """Refuses segments that were chosen for another model.
+
+    Raises:
+        InvalidInput: If the model does not have the ops that the segments refer to.
+    """
+    names = {op.name.removeprefix(scope) for op in forward}
+    wanted = [*(tensor.rpartition(":")[0] for tensor in segments.kept), *segments.starts]
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise InvalidInput(
+            "Segments hold for the model they were chosen for, and for its copies with the same layer names",
+            received=missing[0],
+            remedy="Make a plan for this model: memfit.plan(model, batch_size, memory)",
+        )
+
+
+def recompute_in_backward_pass(
+    forward: Sequence[Op],
+    backward: Sequence[Op],
+    scope: str,
+    segments: Segments,
+    *,
+    incoming: Sequence[Tensor],
+    wanted: Sequence[Op],
+) -> Callable[[Tensor], Tensor]:
+    """Makes the backward ops of a graph read copies of forward ops that run when the gradient gets there.
+
+    The forward pass is left as it is: random numbers are drawn once, statistics move once. Only pure ops are
+    run again, with the inputs they had.
+
+    Args:
+        forward: The graph's forward ops, in the order they were made.
+        backward: The graph's backward ops, in the order they were made.
+        scope: The name scope of the forward ops.
+        segments: What to keep, and where segments start.
+        incoming: The gradients of the forward pass's outputs.
+        wanted: The ops that give the gradients of the weights.
+
+    Returns:
+        What gives for each gradient the tensor to read instead of it.
+    """
+    compiled = compiles_with_xla(forward[0].graph)
+    backward = order_backward_ops(forward, remove_tiles(backward), wanted, by_branch=compiled)
+    trace = read_trace(forward, backward, scope, segments.batch_size)
+    indices = {op.name: index for index, op in enumerate(trace.forward)}
+    names = (tensor.rpartition(":") for tensor in segments.kept)
+    kept = frozenset((indices[name], int(output)) for name, _, output in names)
+    starts = sorted(indices[name] for name in segments.starts)
+    step = _Step(trace, [*forward, *backward], kept, starts)
+    if compiled:
+        return _rewrite_for_xla(step, incoming, wanted)
+    chain = Chain(incoming)
+    for order in reversed(order_segments(trace, kept, starts)):
+        _rewrite_in_chain(step, order, chain)
+    return lambda gradient: gradient
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step to rewrite: its trace, the same ops as TensorFlow has them, and the choice of what to keep."""
+
+    trace: Trace
+    graph_ops: Sequence[Op]
+    kept: frozenset[TensorId]
+    starts: Sequence[int]
+
+    def read(self, index: int, copies: dict[int, list[Tensor]]) -> list[Tensor]:
+        """Lists what an op is to read: copies where there are some and nothing was kept."""
+        op = self.trace.ops[index]
+        return [
+            copies[key[0]][key[1]]
+            if key[0] in copies and op.reads_values and not is_available(self.trace, self.kept, key)
+            else tensor
+            for key, tensor in zip(op.inputs, self.graph_ops[index].inputs, strict=True)
+        ]
+
+    def is_forward(self, index: int) -> bool:
+        """Says whether an op is one of the forward pass."""
+        return index < self.trace.forward_count
+
+
+def _rewrite_in_chain(step: _Step, order: Sequence[int], chain: Chain) -> None:
+    """Copies the forward ops that a segment runs again, lets its backward ops read the copies, and chains both."""
+    copies: dict[int, list[Tensor]] = {}
+    for index in order:
+        op = step.graph_ops[index]
+        inputs = step.read(index, copies)
+        if step.is_forward(index):
+            op = clone(op, inputs)
+            copies[index] = list(op.outputs)
+        else:
+            _replace_inputs(op, inputs)
+        traced = step.trace.ops[index]
+        if traced.reads_values and not traced.is_alias:  # a reshape runs when it can
+            chain.append(op)
+
+
+def _rewrite_for_xla(
+    step: _Step, incoming: Sequence[Tensor], wanted: Sequence[Op]
+) -> Callable[[Tensor], Tensor]:
+    """Does the same for XLA, which drops control dependencies and merges equal computations.
+
+    There the copies get a data dependency: the first ones of a segment wait for the gradients that enter it.
+    """
+    trace, graph_ops = step.trace, step.graph_ops
+    storage = XlaStorage(trace, step.kept)
+    xla_order = XlaOrder(trace, graph_ops, wanted)
+    after = list(incoming)
+    for number, order in reversed(list(enumerate(order_segments(trace, step.kept, step.starts)))):
+        entering = [
+            index
+            for index in _list_producers(trace, order)
+            if not step.is_forward(index) and bisect_right(step.starts, trace.ops[index].level) > number
+        ]
+        flag = build_flag([*after, *(graph_ops[index].outputs[0] for index in entering)])
+        _rewrite_segment_for_xla(step, order, flag, storage, xla_order)
+        read = set(_list_producers(trace, order))
+        last = [index for index in order if not step.is_forward(index) and index not in read]
+        after = [graph_ops[index].outputs[0] for index in last if trace.ops[index].sizes] or after
+    return xla_order.find_latest
+
+
+def _rewrite_segment_for_xla(
+    step: _Step, order: Sequence[int], flag: Tensor, storage: XlaStorage, xla_order: XlaOrder
+) -> None:
+    copies: dict[int, list[Tensor]] = {}
+    for index in order:
+        op, traced = step.graph_ops[index], step.trace.ops[index]
+        inputs = step.read(index, copies)
+        if traced.reads_values:
+            inputs = [
+                storage.store_kept(key, tensor) if tensor is old else tensor
+                for key, tensor, old in zip(traced.inputs, inputs, op.inputs, strict=True)
+            ]
+        xla_order.wait(index, inputs)
+        if step.is_forward(index):
+            if not any(key[0] in copies for key in traced.inputs):
+                make_wait(inputs, flag)
+            copies[index] = storage.store_copy(index, clone(op, inputs))
+        else:
+            _replace_inputs(op, inputs)
+
+
+def _replace_inputs(op: Op, inputs: Sequence[Tensor]) -> None:
+    for number, (old, new) in enumerate(zip(op.inputs, inputs, strict=True)):
+        if new is not old:
+            set_input(op, number, new)
+
+
+def _list_producers(trace: Trace, order: Sequence[int]) -> list[int]:
+    """Lists the ops whose outputs some ops read."""
+    return list(dict.fromkeys(producer for index in order for producer, _ in trace.ops[index].inputs))

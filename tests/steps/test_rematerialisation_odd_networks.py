@@ -1,0 +1,128 @@
+"""Networks of which little or nothing can be saved: there are no choices, or few, and never a crash."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from memfit.errors import InvalidInput
+from memfit.steps.rematerialisation import find_choices, rematerialise
+
+
+@pytest.fixture(autouse=True)
+def _float64() -> Iterator[None]:
+    """TensorFlow fuses other ops where a graph has other readers: rounding differs, and stands out less here."""
+    for dtype in ("float64", "float32"):
+        keras.config.set_floatx(dtype)
+        keras.config.set_dtype_policy(dtype)
+        if dtype == "float64":
+            yield
+
+
+def one_dense() -> keras.Model:
+    return keras.Sequential([keras.Input((4,)), layers.Dense(3)])
+
+
+def one_dense_of_one() -> keras.Model:
+    return keras.Sequential([keras.Input((1,)), layers.Dense(1)])
+
+
+def nothing() -> keras.Model:
+    image = keras.Input((4,))
+    return keras.Model(image, layers.Identity()(image))
+
+
+def no_weights() -> keras.Model:
+    image = keras.Input((8, 8, 3))
+    return keras.Model(image, layers.Activation("relu")(layers.MaxPooling2D()(image)))
+
+
+def frozen() -> keras.Model:
+    model = keras.Sequential(
+        [keras.Input((8,)), layers.Dense(16, activation="relu"), layers.Dropout(0.5), layers.Dense(2)]
+    )
+    model.trainable = False
+    return model
+
+
+def only_an_embedding() -> keras.Model:
+    return keras.Sequential([keras.Input((5,), dtype="int32"), layers.Embedding(7, 3)])
+
+
+def whole_numbers_out() -> keras.Model:
+    image = keras.Input((4,))
+    return keras.Model(image, keras.ops.argmax(layers.Dense(3)(image), axis=-1))
+
+
+def a_layer_called_twice() -> keras.Model:
+    x = image = keras.Input((16,))
+    shared = layers.Dense(16, activation="gelu")
+    for _ in range(4):
+        x = shared(x)
+    return keras.Model(image, shared(x))
+
+
+def nested() -> keras.Model:
+    inner = keras.Sequential([keras.Input((16,)), layers.Dense(16, activation="gelu"), layers.Dropout(0.1)])
+    outer = keras.Sequential([keras.Input((16,)), inner, layers.Dense(16, activation="tanh"), inner])
+    return keras.Sequential([keras.Input((16,)), outer, layers.Dense(2)])
+
+
+class Subclassed(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nested(), layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.out(self.inner(x))
+
+
+def recurrent() -> keras.Model:
+    return keras.Sequential([keras.Input((6, 4)), layers.LSTM(8), layers.Dense(2)])
+
+
+def gradients(model: keras.Model, call: Callable[..., Any], x: Any) -> list[Any]:
+    @tf.function
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(call(x, training=True)))
+        return tape.gradient(loss, model.trainable_variables)
+
+    return [gradient.numpy() for gradient in step()]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["graph", "XLA"])
+@pytest.mark.parametrize(
+    "build",
+    [one_dense, one_dense_of_one, nothing, no_weights, frozen, only_an_embedding, whole_numbers_out],
+    ids=lambda build: build.__name__,
+)
+def test_where_nothing_can_be_saved_there_are_no_choices(
+    build: Callable[[], keras.Model], compiled: bool
+) -> None:
+    assert find_choices(build(), 4, compiled=compiled) == ()
+
+
+@pytest.mark.parametrize("build", [a_layer_called_twice, nested, recurrent], ids=lambda build: build.__name__)
+def test_what_little_can_be_saved_leaves_the_gradients_as_they_are(build: Callable[[], keras.Model]) -> None:
+    model = build()
+    for layer in model._flatten_layers():
+        if isinstance(layer, layers.Dropout):
+            layer.rate = 0.0
+    x = np.random.default_rng(1).normal(size=(4, *model.input_shape[1:]))
+    stock = gradients(model, model, x)
+    for segments in find_choices(model, 4):
+        for ours, theirs in zip(gradients(model, rematerialise(model, segments), x), stock, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-13)
+
+
+def test_a_subclassed_model_is_searched_by_the_shapes_it_is_given() -> None:
+    model = Subclassed()
+    model(np.zeros((1, 16)))
+    assert find_choices(model, 4, tf.TensorSpec((4, 16), "float64"))
+    with pytest.raises(InvalidInput, match="Pass specs="):
+        find_choices(model, 4)
