@@ -64,7 +64,7 @@ def test_skipped_files_are_counted_and_listed_and_shrink_only_their_own_batch(mi
         assert [len(batch) for batch in dataset] == [1, 3]
     found = dataset.memfit.bad_files
     assert len(found) == 6
-    for path, reason in found.found.items():
+    for path, reason in found.reasons.items():
         assert re.search(reasons[path.rsplit("/")[-1]], reason), reason
     assert "bad file (6)" in repr(found)
     assert dataset.memfit.order.position.epoch == 2

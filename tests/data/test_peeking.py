@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from memfit.compat.tf_datasets import dataset_batch_size
-from memfit.data.peeking import first_batch, looked_at
+from memfit.data.peeking import first_batch, peek_at_generator
 from memfit.errors import InvalidInput
 from memfit.estimation.recording.specs import Leaf, spec_of
 from memfit.survival.fit_call import FitCall
@@ -43,7 +43,7 @@ def test_a_look_at_a_batch_draws_no_random_numbers() -> None:
 
 
 def test_a_generator_that_was_looked_at_gives_every_batch_once() -> None:
-    first, rest = looked_at(number for number in range(3))
+    first, rest = peek_at_generator(number for number in range(3))
     assert first == 0
     assert list(rest) == [0, 1, 2]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memfit.budgets.arena import arena_cap
-from memfit.budgets.counting import counted
+from memfit.budgets.counting import read_count
 from memfit.budgets.host import host_memory
 from memfit.budgets.memory import Kind, Memory
 from memfit.budgets.nvml import gpus
@@ -86,5 +86,5 @@ def _allocated(device: str) -> int | None:
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or not is_initialised():
         return None
-    count = counted(device)
+    count = read_count(device)
     return None if count is None else count.current

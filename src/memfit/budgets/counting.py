@@ -17,7 +17,7 @@ class Count:
     peak: Size
 
 
-def counted(device: str) -> Count | None:
+def read_count(device: str) -> Count | None:
     """Returns the count of a device such as "GPU:0"; None where its allocator does not count.
 
     TensorFlow has to be imported, and is initialised by this.

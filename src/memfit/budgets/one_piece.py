@@ -27,7 +27,7 @@ def take_in_one_piece(memory: Size, device: str) -> None:
         return
     _taken.add(device)
     for left in pieces_left(min(cap, memory), take_peak(device)):
-        # Where more regions were taken than is usual, or memory was in use that nobody has counted.
+        # Where more regions were taken than is usual, or memory was in use that was not counted.
         with suppress(tf.errors.ResourceExhaustedError):
             tf.raw_ops.Empty(shape=[left // _MIB, _MIB], dtype=tf.uint8, init=False)
             break

@@ -5,7 +5,7 @@ from typing import Self
 
 import tensorflow as tf
 
-from memfit.budgets.counting import counted
+from memfit.budgets.counting import read_count
 from memfit.sizes import Size
 
 _meters: list["PeakMeter"] = []
@@ -17,11 +17,11 @@ def device_name() -> str:
 
 
 def take_peak(device: str) -> Size:
-    """Returns the peak since TensorFlow's counter was last reset, and resets it; 0 where nobody counts.
+    """Returns the peak since TensorFlow's counter was last reset, and resets it; 0 where the allocator does not count.
 
     Whoever resets the counter takes the peak away from the others that read it; meters that are open keep it.
     """
-    count = counted(device)
+    count = read_count(device)
     if count is None:
         return Size(0)
     for meter in _meters:

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from memfit.budgets.counting import counted
+from memfit.budgets.counting import read_count
 from memfit.compat.tf_graphs import forget_gradients_of_dead_graphs
 from memfit.compat.tf_runtime import is_initialised
 from memfit.sizes import Size
@@ -78,7 +78,7 @@ def _device_bytes(device: str | None) -> tuple[Size, Size]:
     """Bytes in use now and at the peak."""
     if device is None:
         return Size(0), Size(0)
-    count = counted(device)
+    count = read_count(device)
     return (Size(0), Size(0)) if count is None else (count.current, count.peak)
 
 

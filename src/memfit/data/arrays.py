@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from memfit.compat.tf_datasets import let_go_of_pages
-from memfit.data.iteration import finished, per_iteration, with_length
+from memfit.data.iteration import declare_length, finish_iterations, per_iteration
 from memfit.data.order import Order
 from memfit.data.pipeline import Pipeline
 from memfit.data.sizing import batches_ahead, host_share
@@ -87,8 +87,8 @@ def arrays(
         batches = tf.data.Dataset.from_tensor_slices(numbers).batch(batch_size)
         return batches.enumerate(first).map(lambda batch, chosen: (epoch, batch, batch_of(chosen)))
 
-    any_length = finished(per_iteration(order, make), order, ahead=ahead, memory=share)
-    dataset = with_length(any_length, order)
+    any_length = finish_iterations(per_iteration(order, make), order, ahead=ahead, memory=share)
+    dataset = declare_length(any_length, order)
     dataset.memfit = Pipeline(order, Size(batch_bytes), ahead, share, any_length)
     return dataset
 

@@ -1,7 +1,7 @@
 """Random changes to a batch of images: after the cache, on the CPU, drawn from (seed, epoch, batch).
 
 A Keras layer draws from its own counter, which in a parallel pipeline depends on which thread came first, and
-which nobody can set back to the middle of an epoch. Here each batch has its own seed instead, so the same batch
+which cannot be set back to the middle of an epoch. Here each batch has its own seed instead, so the same batch
 looks the same in every run, in any order, and after a resume.
 """
 
@@ -48,7 +48,7 @@ def _step(step: Any, size: tuple[int, int], channels: int) -> Step:
     import keras
 
     if isinstance(step, keras.Layer):
-        _refuse_scaling(step, size, channels)
+        _refuse_scaling(step)
         return _layer_step(step)
     if not callable(step):
         raise InvalidInput(
@@ -83,7 +83,7 @@ def _call_in_training(layer: Any, images: Any) -> Any:
     return layer(images, training=True) if "training" in takes else layer(images)
 
 
-def _refuse_scaling(layer: Any, size: tuple[int, int], channels: int) -> None:
+def _refuse_scaling(layer: Any) -> None:
     """Images stay 0..255 until the device: a layer that scales them would leave zeros and ones."""
     import keras
 

@@ -22,23 +22,23 @@ class BadFiles:
     Attributes:
         policy: "raise" ends the iteration with the file's name, "skip" leaves the file out, "report" leaves it
             out and warns.
-        found: File to reason, in the order in which they were met.
+        reasons: File to reason, in the order in which they were met.
     """
 
     policy: str
-    found: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise InvalidInput(f"on_error is one of {', '.join(POLICIES)}", received=self.policy)
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.reasons)
 
     def __repr__(self) -> str:
-        if not self.found:
+        if not self.reasons:
             return "no bad files met"
-        return table(list(self.found.items()), head=[f"bad file ({len(self.found)})", "why"])
+        return table(list(self.reasons.items()), head=[f"bad file ({len(self.reasons)})", "why"])
 
     def meet(self, paths: Sequence[str], size: tuple[int, int], channels: int, most_pixels: int) -> None:
         """Acts on files that the pipeline could not decode.
@@ -47,12 +47,12 @@ class BadFiles:
             InvalidInput: Under "raise", naming the first of the files and what is wrong with it.
         """
         for path in paths:
-            if path in self.found:
+            if path in self.reasons:
                 continue
             reason = explain(path, size, channels, most_pixels)
             if self.policy == "raise":
                 raise InvalidInput(f"Every file must be an image: {path} {reason}", remedy=_REMEDY)
-            self.found[path] = reason
+            self.reasons[path] = reason
             if self.policy == "report":
                 warnings.warn(f"Left out: {path} {reason}.", stacklevel=2)
 

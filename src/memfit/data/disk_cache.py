@@ -82,22 +82,24 @@ def open_cache(
     folder: Path, paths: Sequence[str], shape: tuple[int, ...], settings: dict[str, Any]
 ) -> DiskStore | None:
     """Returns the cache for these files and settings, made if it is not there; None where it has no room."""
-    place = folder / cache_key(paths, settings)
+    directory = folder / cache_key(paths, settings)
     needed = len(paths) * int(np.prod(shape))
-    if not _is_whole(place, len(paths), shape):
-        if place.exists():
-            remove(folder, place.name)
+    if not _is_whole(directory, len(paths), shape):
+        if directory.exists():
+            remove(folder, directory.name)
         if not _make_room(folder, needed):
             return None
-        _create(place, paths, shape)
-    os.utime(place / "about.json")
-    return DiskStore(place, len(paths), shape)
+        _create(directory, paths, shape)
+    os.utime(directory / "about.json")
+    return DiskStore(directory, len(paths), shape)
 
 
 def entries(folder: Path) -> list[CacheEntry]:
     """Returns the caches in a folder, the most recently used first."""
-    found = [_entry(place) for place in folder.iterdir() if place.is_dir()] if folder.is_dir() else []
-    return sorted((entry for entry in found if entry is not None), key=lambda entry: -entry.used)
+    listed = (
+        [_entry(directory) for directory in folder.iterdir() if directory.is_dir()] if folder.is_dir() else []
+    )
+    return sorted((entry for entry in listed if entry is not None), key=lambda entry: -entry.used)
 
 
 def remove(folder: Path, key: str) -> None:
@@ -106,10 +108,10 @@ def remove(folder: Path, key: str) -> None:
     Raises:
         InvalidInput: If there is no such cache, or a process uses it.
     """
-    place = folder / key
-    if "/" in key or key in ("", ".", "..") or not (place / "about.json").exists():
+    directory = folder / key
+    if "/" in key or key in ("", ".", "..") or not (directory / "about.json").exists():
         raise InvalidInput("There is no such cache", received=key, remedy="List them with: memfit cache ls")
-    with (place / "users.lock").open("a") as lock:
+    with (directory / "users.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -120,14 +122,14 @@ def remove(folder: Path, key: str) -> None:
             ) from None
         # Out of sight at once: whoever looks meanwhile sees a whole cache or none.
         grave = Path(tempfile.mkdtemp(prefix=".removed-", dir=folder))
-        place.rename(grave / key)
+        directory.rename(grave / key)
         shutil.rmtree(grave)
 
 
-def _create(place: Path, paths: Sequence[str], shape: tuple[int, ...]) -> None:
+def _create(directory: Path, paths: Sequence[str], shape: tuple[int, ...]) -> None:
     """Makes an empty cache under another name and renames it: it is there as a whole or not at all."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=place.parent))
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=directory.parent))
     count = len(paths)
     # This writes the header and sets the length; the file is sparse until images are put in.
     np.lib.format.open_memmap(draft / "images.npy", "w+", np.uint8, (count, *shape))
@@ -138,18 +140,18 @@ def _create(place: Path, paths: Sequence[str], shape: tuple[int, ...]) -> None:
     for name in ("users.lock", "writer.lock"):
         (draft / name).touch()
     try:
-        draft.rename(place)
+        draft.rename(directory)
     except OSError:  # another process was first: its cache is as good
         shutil.rmtree(draft)
 
 
-def _is_whole(place: Path, count: int, shape: tuple[int, ...]) -> bool:
+def _is_whole(directory: Path, count: int, shape: tuple[int, ...]) -> bool:
     """Whether all files of a cache are there and have the right length."""
-    if not all((place / name).exists() for name in _NAMES):
+    if not all((directory / name).exists() for name in _NAMES):
         return False
     try:
-        images = np.load(place / "images.npy", mmap_mode="r")
-        states = np.load(place / "states.npy")
+        images = np.load(directory / "images.npy", mmap_mode="r")
+        states = np.load(directory / "states.npy")
     except (OSError, ValueError):
         return False
     return images.shape == (count, *shape) and states.shape == (count,) and images.dtype == np.uint8
@@ -166,27 +168,29 @@ def _make_room(folder: Path, needed: int) -> bool:
         return False
     while idle and (taken + needed > limit or needed > free):
         oldest = idle.pop()
-        with contextlib.suppress(InvalidInput):  # somebody began to use it just now
+        with contextlib.suppress(InvalidInput):  # another process began to use it just now
             remove(folder, oldest.key)
             taken -= oldest.size
             free = shutil.disk_usage(_existing(folder)).free
     return taken + needed <= limit and needed <= free
 
 
-def _entry(place: Path) -> CacheEntry | None:
+def _entry(directory: Path) -> CacheEntry | None:
     try:
-        about = json.loads((place / "about.json").read_text())
-        states = np.load(place / "states.npy")
-        used = (place / "about.json").stat().st_mtime
-        size = (place / "images.npy").stat().st_size
+        about = json.loads((directory / "about.json").read_text())
+        states = np.load(directory / "states.npy")
+        used = (directory / "about.json").stat().st_mtime
+        size = (directory / "images.npy").stat().st_size
     except (OSError, ValueError):
         return None
     kept = int(np.count_nonzero(states == KEPT))
-    return CacheEntry(place.name, Size(size), about["images"], kept, about["source"], used, _in_use(place))
+    return CacheEntry(
+        directory.name, Size(size), about["images"], kept, about["source"], used, _in_use(directory)
+    )
 
 
-def _in_use(place: Path) -> bool:
-    with (place / "users.lock").open("a") as lock:
+def _in_use(directory: Path) -> bool:
+    with (directory / "users.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

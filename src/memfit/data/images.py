@@ -9,7 +9,7 @@ import numpy as np
 from memfit.data.augmentation import Step, augmenter
 from memfit.data.bad_files import BadFiles
 from memfit.data.caching import choose_store
-from memfit.data.iteration import finished, per_iteration, with_length
+from memfit.data.iteration import declare_length, finish_iterations, per_iteration
 from memfit.data.loading import Loader
 from memfit.data.order import Order
 from memfit.data.pipeline import Pipeline
@@ -88,7 +88,7 @@ def images(
     for number, (part, order) in enumerate(zip(parts, orders, strict=True)):
         any_length = _dataset(files, part, loader, order, None if number else step)
         # Files left out can leave a batch empty, so that there are fewer.
-        dataset = with_length(any_length, order) if on_error == "raise" else any_length
+        dataset = declare_length(any_length, order) if on_error == "raise" else any_length
         batch_bytes = Size(min(batch_size, order.samples) * height * width * channels)
         dataset.memfit = Pipeline(
             order, batch_bytes, sizing.ahead, sizing.memory, any_length, where, bad_files
@@ -121,7 +121,7 @@ def _dataset(files: Files, part: Any, loader: Loader, order: Order, step: Step |
             num_parallel_calls=sizing.augmenters if step is not None else None,
         )
 
-    dataset = finished(per_iteration(order, make), order, ahead=sizing.ahead, memory=sizing.memory)
+    dataset = finish_iterations(per_iteration(order, make), order, ahead=sizing.ahead, memory=sizing.memory)
     if loader.bad_files.policy == "raise":
         return dataset
     # Batches of which nothing is left go last, so that the end of an epoch is noted even if it was one of them.

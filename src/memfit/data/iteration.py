@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memfit.data.order import Order
-from memfit.data.sizing import bounded
+from memfit.data.sizing import limit_tuning
 
 
 def per_iteration(order: Order, make: Callable[[Any, Any, Any], Any]) -> Any:
@@ -24,7 +24,7 @@ def per_iteration(order: Order, make: Callable[[Any, Any, Any], Any]) -> Any:
     return tf.data.Dataset.range(1).map(begin).flat_map(make)
 
 
-def finished(dataset: Any, order: Order, *, ahead: int, memory: int) -> Any:
+def finish_iterations(dataset: Any, order: Order, *, ahead: int, memory: int) -> Any:
     """Returns batches of `(epoch, batch, element)` as batches of `element`, prepared ahead, with the end noted.
 
     The noting comes after the buffer of batches ahead, so that it happens when the last batch is handed out and
@@ -53,10 +53,10 @@ def finished(dataset: Any, order: Order, *, ahead: int, memory: int) -> Any:
         with tf.control_dependencies([noted]):
             return tf.nest.map_structure(tf.identity, element)
 
-    return bounded(dataset.prefetch(ahead).map(hand_out), memory)
+    return limit_tuning(dataset.prefetch(ahead).map(hand_out), memory)
 
 
-def with_length(dataset: Any, order: Order) -> Any:
+def declare_length(dataset: Any, order: Order) -> Any:
     """Returns the dataset with its number of batches, which Keras shows and plans by."""
     import tensorflow as tf
 

@@ -65,6 +65,6 @@ def _several(labels: Any, class_names: Sequence[str] | None) -> Labels:
     names = tuple(sorted({name for row in labels for name in row}) if class_names is None else class_names)
     number = {name: index for index, name in enumerate(names)}
     values = np.zeros((len(labels), len(names)), np.float32)
-    for row, found in enumerate(labels):
-        values[row, [number[name] for name in found]] = 1
+    for row, classes in enumerate(labels):
+        values[row, [number[name] for name in classes]] = 1
     return Labels(values, names)

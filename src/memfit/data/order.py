@@ -2,7 +2,7 @@
 
 Keras asks a dataset for a new iteration in every epoch and does not say which epoch it is. So the pipeline keeps
 a position: the epoch, and the batch to begin it at. It moves on to the next epoch when the last batch of this one
-has been handed out, and only then: an iteration that somebody leaves half-way (Keras looks at one batch to build
+has been handed out, and only then: an iteration that is left half-way (Keras looks at one batch to build
 a model; a notebook shows a few pictures) changes nothing, and the epoch begins again in the same order. Nothing
 else about an iteration depends on the past, so a new process that is told the position goes on as the old one
 would have.

@@ -1,4 +1,4 @@
-"""Looking at the first batch of somebody's data, and leaving what comes after it as it was."""
+"""Looking at the first batch of a user's data, and leaving what comes after it as it was."""
 
 import random
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ class FirstBatch:
 
 def first_batch(data: Any) -> Any:
     """Returns the first batch of a `PyDataset`, or of anything else that gives batches by their number."""
-    with random_numbers_kept(data):
+    with keep_random_numbers(data):
         return data[0]
 
 
 @contextmanager
-def random_numbers_kept(data: Any) -> Iterator[None]:
+def keep_random_numbers(data: Any) -> Iterator[None]:
     """Puts the random numbers of Python, of NumPy and of `data` itself back: augmentations draw them in a look."""
     import numpy as np
 
@@ -49,7 +49,7 @@ def random_numbers_kept(data: Any) -> Iterator[None]:
             one.setstate(counted)
 
 
-def looked_at(data: Any) -> tuple[Any, Any]:
+def peek_at_generator(data: Any) -> tuple[Any, Any]:
     """Returns the first batch of a generator, and a generator that gives it again before the rest.
 
     Keras looks at generators in the same way.

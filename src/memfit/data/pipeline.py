@@ -88,7 +88,7 @@ class Pipeline:
             "batch": self.order.position.batch,
             "memory": int(self.memory),
             "cache": self.cache,
-            "bad_files": dict(self.bad_files.found) if self.bad_files is not None else {},
+            "bad_files": dict(self.bad_files.reasons) if self.bad_files is not None else {},
         }
 
 
@@ -97,8 +97,8 @@ def pipeline_of(dataset: Any) -> Pipeline | None:
 
     A dataset derived from it (`dataset.map(...)`) is another one: Keras and tf.data keep no way back.
     """
-    found = getattr(dataset, "memfit", None)
-    return found if isinstance(found, Pipeline) else None
+    pipeline = getattr(dataset, "memfit", None)
+    return pipeline if isinstance(pipeline, Pipeline) else None
 
 
 def _of_all(order: Order) -> str:

@@ -114,7 +114,7 @@ def _largest_decoded(paths: Sequence[str], size: tuple[int, int], channels: int)
     return largest
 
 
-def bounded(dataset: Any, memory: int) -> Any:
+def limit_tuning(dataset: Any, memory: int) -> Any:
     """Returns the dataset with tf.data's own tuning held to the budget and the order kept."""
     import tensorflow as tf
 

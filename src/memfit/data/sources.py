@@ -56,30 +56,30 @@ def find_files(source: Any, labels: Any = None) -> Files:
     if hasattr(source, "columns") and hasattr(source, "itertuples"):
         head = [str(column) for column in source.columns]
         return _from_table(head, [list(row) for row in source.itertuples(index=False)], Path(), labels)
-    return _checked([os.fspath(path) for path in source], labels)
+    return _check_files([os.fspath(path) for path in source], labels)
 
 
 def _from_folder(folder: Path, labels: Any) -> Files:
     """One class per sub-folder, as deep as it goes; a folder without sub-folders has no classes."""
     classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
     if not classes or labels is not None:
-        return _checked(_images_below(folder), labels, folder)
+        return _check_files(_images_below(folder), labels, folder)
     paths: list[str] = []
     names: list[str] = []
     for name in classes:
-        found = _images_below(folder / name)
-        paths += found
-        names += [name] * len(found)
-    return _checked(paths, names, folder, class_names=classes)
+        images = _images_below(folder / name)
+        paths += images
+        names += [name] * len(images)
+    return _check_files(paths, names, folder, class_names=classes)
 
 
 def _images_below(folder: Path) -> list[str]:
-    found = []
-    for place, folders, names in os.walk(folder, followlinks=True):
+    images = []
+    for parent, folders, names in os.walk(folder, followlinks=True):
         folders.sort()
         # A path join per file is most of the time of a walk over a million files; a plain text sum is not.
-        found += [f"{place}{os.sep}{name}" for name in sorted(names) if name.lower().endswith(EXTENSIONS)]
-    return found
+        images += [f"{parent}{os.sep}{name}" for name in sorted(names) if name.lower().endswith(EXTENSIONS)]
+    return images
 
 
 def _from_table(head: Sequence[str], rows: list[list[Any]], base: Path, labels: Any) -> Files:
@@ -94,7 +94,7 @@ def _from_table(head: Sequence[str], rows: list[list[Any]], base: Path, labels: 
         labels = [row[0] for row in values] if len(others) == 1 else values
         if len(others) == 1 and any(isinstance(value, str) and "|" in value for value in labels):
             labels = [str(value).split("|") if value != "" else [] for value in labels]
-    return _checked(paths, labels)
+    return _check_files(paths, labels)
 
 
 def _number(cell: Any) -> Any:
@@ -108,23 +108,23 @@ def _number(cell: Any) -> Any:
     return cell
 
 
-def _checked(
+def _check_files(
     paths: Iterable[str], labels: Any, source: object = None, class_names: Sequence[str] | None = None
 ) -> Files:
-    found = tuple(paths)
-    if not found:
+    images = tuple(paths)
+    if not images:
         raise InvalidInput(
             "There must be at least one image",
             received=None if source is None else str(source),
             remedy=f"Images end in {', '.join(EXTENSIONS)}",
         )
     encoded = None if labels is None else encode(labels, class_names)
-    if encoded is not None and len(encoded.values) != len(found):
+    if encoded is not None and len(encoded.values) != len(images):
         raise InvalidInput(
             "There must be one label for each image",
-            received=f"{len(found)} images, {len(encoded.values)} labels",
+            received=f"{len(images)} images, {len(encoded.values)} labels",
         )
-    return Files(found, encoded)
+    return Files(images, encoded)
 
 
 def split(count: int, fraction: float, seed: int) -> tuple[Any, Any]:

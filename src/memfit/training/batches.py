@@ -7,7 +7,7 @@ import numpy as np
 
 from memfit.compat import keras_data
 from memfit.compat.tf_datasets import dataset_batch_size
-from memfit.data.peeking import FirstBatch, first_batch, is_generator, looked_at
+from memfit.data.peeking import FirstBatch, first_batch, is_generator, peek_at_generator
 from memfit.errors import CannotTell, InvalidInput
 
 _KERAS_DEFAULT = 32
@@ -41,7 +41,7 @@ def looked_into(x: Any) -> tuple[Any, FirstBatch | None]:
     if not is_generator(x):
         return x, None
     try:
-        first, x = looked_at(x)
+        first, x = peek_at_generator(x)
     except StopIteration:
         raise InvalidInput(_NO_SAMPLE, received="no sample") from None
     return x, FirstBatch(first)

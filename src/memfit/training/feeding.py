@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from memfit.compat import keras_data, tf_datasets, tf_runtime
-from memfit.data.peeking import random_numbers_kept
+from memfit.data.peeking import keep_random_numbers
 from memfit.data.pipeline import Pipeline, pipeline_of
 from memfit.data.random_ops import PYTHON_OPS, RANDOM_OPS
 from memfit.errors import InvalidInput
@@ -121,7 +121,7 @@ def _why_not_py_dataset(data: Any, shuffle: Any) -> str:
         return "its on_epoch_begin or on_epoch_end may change the order"
     if shuffle and data.workers > 1:
         return "Keras shuffles a PyDataset with several workers in another thread"
-    with random_numbers_kept(data):
+    with keep_random_numbers(data):
         pairs = list(zip(keras.tree.flatten(data[0]), keras.tree.flatten(data[0]), strict=True))
     if not all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs):
         return "its first batch is another one each time it is asked for"

@@ -125,7 +125,7 @@ class _Reader:
 
     def _function_nodes(self, node: Any) -> list[Node]:
         """The ops of a function and of all it calls, but not of the datasets it makes: those are stages."""
-        found: list[Node] = []
+        nodes: list[Node] = []
         seen: set[str] = set()
         todo = self._functions(node)
         while todo:
@@ -136,9 +136,9 @@ class _Reader:
             for inner in function.node_def:
                 if "Dataset" in inner.op:
                     continue
-                found.append(Node(inner.op, inner.name, _scalar(inner), tuple(inner.input)))
+                nodes.append(Node(inner.op, inner.name, _scalar(inner), tuple(inner.input)))
                 todo += self._functions(inner)
-        return found
+        return nodes
 
     def _inner(self, node: Any) -> Stage | None:
         if kind_of(node.op) not in ("flat_map", "interleave"):

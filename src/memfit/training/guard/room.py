@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from memfit.budgets.counting import counted
+from memfit.budgets.counting import read_count
 from memfit.budgets.peaks import device_name, take_peak
 from memfit.sizes import Size
 from memfit.training.guard.events import free
@@ -25,7 +25,7 @@ class Room:
         if settings in self.need:
             return run()
         take_peak(self._device)
-        count = counted(self._device)
+        count = read_count(self._device)
         before = 0 if count is None else count.current
         result = run()
         self.need[settings] = Size(max(take_peak(self._device) - before, 0))

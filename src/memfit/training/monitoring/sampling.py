@@ -5,7 +5,7 @@ import weakref
 
 import psutil
 
-from memfit.budgets.counting import counted
+from memfit.budgets.counting import read_count
 from memfit.sizes import Size
 
 # Often enough to see what a batch of some seconds does to the host; one look takes tens of microseconds.
@@ -40,7 +40,7 @@ class Sampler:
 
     def look(self) -> None:
         """Takes the figures of this moment."""
-        count = counted(self.device)
+        count = read_count(self.device)
         self.device_now, self.device_peak = (
             (Size(0), Size(0)) if count is None else (count.current, count.peak)
         )
