@@ -17,7 +17,7 @@ def device_name() -> str:
 
 
 def take_peak(device: str) -> Size:
-    """Returns the peak since TensorFlow's counter was last reset, and resets it; 0 where the allocator does not count.
+    """Returns the peak since TensorFlow's counter was last reset, and resets it; 0 where it does not count.
 
     Whoever resets the counter takes the peak away from the others that read it; meters that are open keep it.
     """
@@ -36,7 +36,7 @@ class PeakMeter:
 
     Attributes:
         device: Such as "GPU:0".
-        peak: The highest use seen, complete when the block has ended; 0 where the allocator does not count.
+        peak: The highest use seen, complete when the block has ended; 0 if that does not count.
     """
 
     def __init__(self, device: str) -> None:

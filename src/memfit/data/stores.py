@@ -76,7 +76,7 @@ class DiskStore:
         self.refresh()
 
     def refresh(self) -> None:
-        """Takes note of what other processes have added, and takes over the writing where no other process writes."""
+        """Takes note of what other processes have added, and takes over the writing where none writes."""
         if not self._writes:
             self._writes = _try_lock(self._writer)
             on_disk = np.frombuffer(os.pread(self._states, len(self.states), self._states_header), np.uint8)
