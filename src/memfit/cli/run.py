@@ -12,16 +12,13 @@ The exit code is the script's.
 import argparse
 import sys
 
+from memfit.cli.common import add_allow
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("--memory", help="what each fit() may take, such as 8GiB (default: what is free)")
-    parser.add_argument(
-        "--allow",
-        default="near",
-        choices=["exact", "near", "precision", "model"],
-        help="the farthest a change may go (default: near)",
-    )
+    add_allow(parser)
     parser.add_argument("--resume", action="store_true", help="go on where an earlier run was stopped")
     parser.add_argument(
         "--strict",

@@ -69,7 +69,7 @@ def arrays_of_fit(x: Any, y: Any, sample_weight: Any, class_weight: Any) -> Any:
 
 
 def is_dataset(x: Any) -> bool:
-    """Says whether data is a tf.data pipeline (a distributed one is none)."""
+    """Says whether data is a tf.data pipeline (a distributed one is not)."""
     import tensorflow as tf
 
     return isinstance(x, tf.data.Dataset)

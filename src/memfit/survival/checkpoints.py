@@ -41,7 +41,7 @@ class CheckpointWriter:
         return not busy and time.monotonic() >= self._due
 
     def save(self, checkpoint: Checkpoint, copied_in: float) -> None:
-        """Begins to write a checkpoint whose values took so many seconds to copy."""
+        """Begins to write a checkpoint whose values took `copied_in` seconds to copy."""
         self.wait()
         path = self._directory / f"checkpoint-{self._number:06d}.npz"
         self._number += 1

@@ -25,7 +25,7 @@ def evaluate(
     *,
     micro_batch: int | None = None,
 ) -> Any:
-    """Evaluates a model as `model.evaluate` does, so many samples at a time.
+    """Evaluates a model as `model.evaluate` does, in batches of its own size.
 
     Loss and metrics are those of the batches that the data comes in, whatever `micro_batch` is: a batch of a
     dataset or generator is cut inside the step. A batch that runs out of memory is evaluated again in smaller

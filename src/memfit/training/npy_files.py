@@ -1,4 +1,4 @@
-"""Writing arrays to `.npy` files row by row, when nobody knows yet how many rows there will be."""
+"""Writing arrays to `.npy` files row by row, before the number of rows is known."""
 
 from pathlib import Path
 from types import TracebackType

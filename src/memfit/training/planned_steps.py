@@ -49,7 +49,7 @@ def suited(model: keras.Model, plan: Plan) -> Plan:
 
 
 def check_losses(model: keras.Model, plan: Plan, data: Any) -> tuple[str, ...]:
-    """Refuses micro-batches under an exact plan where a loss somebody wrote does not add up from them.
+    """Refuses micro-batches under an exact plan where a custom loss does not add up from them.
 
     Args:
         model: A compiled model.
@@ -63,7 +63,7 @@ def check_losses(model: keras.Model, plan: Plan, data: Any) -> tuple[str, ...]:
         return ()
     losses = None if data is None else losses_whole_and_in_parts(model, data)
     if losses is None:
-        return ("Losses that layers add or somebody wrote were taken for means over the samples, unchecked.",)
+        return ("Losses that layers add and custom losses were taken for means over the samples, unchecked.",)
     if agree(*losses):
         return ()
     story = f"a few samples have a loss of {losses[0]:.4g} at once and {losses[1]:.4g} in parts"

@@ -30,7 +30,7 @@ def predict(
     micro_batch: int | None = None,
     out: str | PathLike[str] | None = None,
 ) -> Any:
-    """Predicts as `model.predict` does, so many samples at a time, and writes the outputs to disk.
+    """Predicts as `model.predict` does, in batches of its own size, and writes the outputs to disk.
 
     A batch that runs out of memory is predicted again in smaller parts.
 

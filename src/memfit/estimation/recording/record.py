@@ -157,7 +157,7 @@ class _StepRecorder:
     def run_in_a_row(self, fresh: Sequence[Any]) -> None:
         """Runs steps of the largest batch as often as the time allows.
 
-        With fresh optimizers, one in so many has their state made anew before it, as in a run's first step: the
+        With fresh optimizers, every few steps their state is made anew before one, as in a run's first step: the
         gaps that it leaves stay for the whole run, and differ from run to run, too.
         """
         data, spec = batch_of(self._spec, self._largest), self._traces.specs(self._spec, self._largest)

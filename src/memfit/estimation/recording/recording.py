@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from memfit.estimation.recording.trace import Event
 
-# The peak is the largest of so many steps.
+# The peak is the largest of this many steps.
 STEPS = 5
 # Births and deaths of recorded steps that are kept, to choose from those that are replayed at a batch size.
 KEPT_EVENTS = 120_000

@@ -22,7 +22,9 @@ class Holding:
         """
         self._moved_before = moved_before
         self._known: dict[int, int] = {}
-        self._first: dict[tuple[str, int], int] = {}  # by the op and the how-manieth of its buffers that stay
+        self._first: dict[
+            tuple[str, int], int
+        ] = {}  # by the op and the occurrence index of its buffers that stay
         self._seen: Counter[str] = Counter()
         self._new: dict[int, list[int]] = defaultdict(list)
         self._dead: dict[int, list[int]] = defaultdict(list)
@@ -53,7 +55,7 @@ class Holding:
             self._dead[event.requested].append(index)
 
     def of_all(self, count: int) -> tuple[int, ...]:
-        """Returns for each of so many allocations whose value it holds, its own number where that is not known."""
+        """Returns for each of `count` allocations whose value it holds, its own number where that is not known."""
         return tuple(self._known.get(index, index) for index in range(count))
 
 

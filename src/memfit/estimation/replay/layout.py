@@ -8,7 +8,7 @@ from memfit.estimation.replay.events import death_of
 
 # What TensorFlow knows a variable by.
 _HANDLE = 200
-# Variables up to so many bytes are statistics, scales and biases. A step has several buffers of the size of each at
+# Variables up to this many bytes are statistics, scales and biases. A step has several buffers of the size of each at
 # once, and several of the smallest size.
 _SMALL = 2**14
 _OF_EACH = 8
@@ -31,7 +31,7 @@ class LayingOut(NamedTuple):
 
 
 def laying_out(variables: Sequence[int], random: Set[int]) -> LayingOut:
-    """Returns how variables of so many bytes are made, those whose values are drawn at `random` with more buffers.
+    """Returns how variables of these sizes are made, those whose values are drawn at `random` with more buffers.
 
     Small as the others are, it is them that open the first region.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from memfit.estimation.recording.recording import Compiled, Step
 from memfit.estimation.recording.trace import Event
 
-# Who asks: the op, what for, the tensor's rank and last dimension, and the how-manieth time in a step. The same
+# Who asks: the op, what for, the tensor's rank and last dimension, and its occurrence index within a step. The same
 # asker asks again at every batch size. What is outside of the graph, as the batch itself, has neither op nor shape:
 # it is known by its bytes per sample.
 Asker = tuple[str, str, str, int]

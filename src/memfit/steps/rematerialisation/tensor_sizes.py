@@ -110,7 +110,7 @@ def _find_like(op: Op) -> Tensor | None:
 
 
 def _leaves_axes(permutation: Tensor) -> bool:
-    """Says whether a permutation of axes, or the one that it is the inverse of, is none."""
+    """Says whether a permutation of axes, or the one that it is the inverse of, changes nothing."""
     import tensorflow as tf
 
     if permutation.op.type == "InvertPermutation":

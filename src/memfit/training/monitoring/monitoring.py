@@ -146,7 +146,7 @@ class MemoryMonitor(keras.callbacks.ProgbarLogger):
         self._phase = ""
 
     def _with_figures(self, logs: dict[str, Any] | None) -> dict[str, Any]:
-        """The logs with memory in them; a copy, so that nobody else sees it."""
+        """The logs with memory in them; a copy, so that no other callback sees it."""
         if self._sampler is None:
             return dict(logs or {})
         trained = [phase.device_peak for phase in self._phases if phase.epoch == self._epoch]

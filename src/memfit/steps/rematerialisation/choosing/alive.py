@@ -113,7 +113,7 @@ class Ledger:
 
     Args:
         trace: The ops. A tensor that only shows another's buffer (a reshape) takes nothing.
-        above: Tensors of at most so many bytes are left out, and with them the ops that touch no other: a count
+        above: Tensors of at most this many bytes are left out, and with them the ops that touch no other: a count
             takes a tenth of the time.
     """
 
