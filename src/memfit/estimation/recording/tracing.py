@@ -8,7 +8,7 @@ from memfit.compat.tf_runtime import optimise_once
 from memfit.estimation.recording.specs import Spec, TensorSpecs
 from memfit.estimation.recording.step import Step, Traced
 
-# A step of fewer ops is traced for three batch sizes instead of two; one of this many layers, which takes too long,
+# A step of fewer ops is traced for three batch sizes, not two; one of more layers, which takes too long,
 # is traced once for all.
 _FEW_OPS = 4_000
 _MANY_LAYERS = 120

@@ -11,7 +11,7 @@ import numpy as np
 from memfit.compat.tf_graphs import is_concrete_function, is_eager_tensor
 from memfit.sizes import Size
 
-# Growth in each of this many epochs in a row is a leak; the first epoch, which traces and fills caches, is left out.
+# Growth in each of four epochs in a row is a leak; the first epoch, which traces and fills caches, is left out.
 EPOCHS = 4
 # What one epoch must add at least: the host's figure moves by pages of many allocators, the device's is exact.
 _LEAST = {"host": 1 << 20, "device": 256 << 10}
