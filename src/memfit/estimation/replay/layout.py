@@ -8,7 +8,7 @@ from memfit.estimation.replay.events import death_of
 
 # What TensorFlow knows a variable by.
 _HANDLE = 200
-# Variables up to this many bytes are statistics, scales and biases. A step has several buffers of the size of each at
+# Variables up to this size are statistics, scales and biases. A step has several buffers of the size of each at
 # once, and several of the smallest size.
 _SMALL = 2**14
 _OF_EACH = 8
