@@ -14,7 +14,7 @@ import tensorflow as tf
 import memfit
 from memfit.budgets.isolation import isolated
 from memfit.errors import InvalidInput, ProcessDied
-from memfit.estimation import estimating
+from memfit.estimation import recorder
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.recording.keras_step import KerasStep
 from memfit.estimation.replay.events import death_of
@@ -173,7 +173,7 @@ def _at_large_batches(happens: Callable[[], None]) -> Callable[[Any], None]:
 )
 def test_where_xla_does_not_compile_a_batch_a_smaller_one_is_a_way_out(compiled, monkeypatch, happens, why):
     if "in 12 s" in why:  # the others say so themselves, however long a busy machine takes
-        monkeypatch.setattr(estimating, "_COMPILE_SECONDS", 12.0)
+        monkeypatch.setattr(recorder, "_COMPILE_SECONDS", 12.0)
     est = memfit.estimate(_dense(), batch_size=512, build=_at_large_batches(happens))
     assert f"compiled by XLA for batch 32 because the batch asked about did not compile {why}" in est.source
     assert est.peak == pytest.approx(compiled.peak, rel=0.1)

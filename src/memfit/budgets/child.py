@@ -12,6 +12,11 @@ import cloudpickle
 def main() -> None:
     """Runs the task given by two pipe numbers on the command line."""
     task_read, result_write = (int(number) for number in sys.argv[1:3])
+    run_task(task_read, result_write)
+
+
+def run_task(task_read: int, result_write: int) -> None:
+    """Reads a task from a pipe, runs it, and writes the answer into another."""
     # What the function starts must not keep the pipe open: the parent waits for its end.
     os.set_inheritable(result_write, False)
     with os.fdopen(task_read, "rb") as stream:

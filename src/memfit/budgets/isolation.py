@@ -67,14 +67,7 @@ def run_isolated(
     """Does the work of `isolated` with any further environment variables and a place for the error stream."""
     if timeout is not None and timeout <= 0:
         raise InvalidInput("A timeout is a positive number of seconds", received=timeout)
-    try:
-        task = cloudpickle.dumps((function, args))
-    except Exception as error:  # cloudpickle raises whatever an object's own pickling raises
-        raise InvalidInput(
-            f"The function and its arguments must be picklable to be sent to another process ({error})",
-            received=function,
-            remedy="Pass plain data or file names, and build the rest inside the function",
-        ) from error
+    task = dump_task(function, args)
     task_read, task_write = os.pipe()
     result_read, result_write = os.pipe()
     child = subprocess.Popen(
@@ -88,15 +81,33 @@ def run_isolated(
     os.close(task_read)
     os.close(result_write)
     try:
-        answer = _converse(task, task_write, result_read, timeout)
+        answer = converse(task, task_write, result_read, timeout)
         _await(child, _GRACE_SECONDS)
     finally:
         os.close(result_read)
         _end_group(child)
-    return _unpack(answer, child)
+    result: Result = read_answer(answer, child.returncode)
+    return result
 
 
-def _converse(task: bytes, task_write: int, result_read: int, timeout: float | None) -> bytes:
+def dump_task(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """Returns a function and its arguments as bytes for another process.
+
+    Raises:
+        InvalidInput: If they cannot be sent.
+    """
+    try:
+        task: bytes = cloudpickle.dumps((function, args))
+    except Exception as error:  # cloudpickle raises whatever an object's own pickling raises
+        raise InvalidInput(
+            f"The function and its arguments must be picklable to be sent to another process ({error})",
+            received=function,
+            remedy="Pass plain data or file names, and build the rest inside the function",
+        ) from error
+    return task
+
+
+def converse(task: bytes, task_write: int, result_read: int, timeout: float | None) -> bytes:
     """Sends the task and reads the answer; b"" when the child ended without one."""
     deadline = None if timeout is None else time.monotonic() + timeout
     try:
@@ -137,10 +148,16 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def _unpack(answer: bytes, child: subprocess.Popen[bytes]) -> Any:
+def read_answer(answer: bytes, exit_code: int) -> Any:
+    """Returns the result in a child's answer, or raises what the child raised.
+
+    Args:
+        answer: What `converse` returned.
+        exit_code: How the child ended, for where there is no answer.
+    """
     if not answer:
-        raise ProcessDied(child.returncode)
-    # The only pickle read here came through the pipe of the child started above.
+        raise ProcessDied(exit_code)
+    # The only pickle read here came through the pipe of a child that this process has started.
     kind, value, text = pickle.loads(answer)
     if kind == "result":
         return value

@@ -1,0 +1,110 @@
+"""Running functions in processes that begin with their imports done."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from memfit.budgets.isolation import Result, converse, dump_task, read_answer
+from memfit.errors import ProcessDied
+
+
+class ForkServer:
+    """A process that imports some modules once, and forks for every task.
+
+    Each task runs in a process of its own, which is as a fresh one would be but for the time that the imports take:
+    nothing that one task did is there for the next, and a crash ends no other. The server starts when this object
+    is made, so that it imports while the caller does something else, and ends with its caller, however that ends.
+
+    Importing the modules must start no threads that tasks need. TensorFlow starts its own with its first op.
+
+    Args:
+        modules: Names of the modules to import.
+        environment: Environment variables beside the caller's.
+    """
+
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._modules, self._environment = tuple(modules), dict(environment)
+        self._starting = threading.Lock()
+        self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(
+        self, function: Callable[..., Result], args: tuple[Any, ...], *, timeout: float | None = None
+    ) -> Result:
+        """Runs `function(*args)` in a process of its own and returns its result; threads may call this.
+
+        Args:
+            function: What to run; it and its arguments may be anything that `cloudpickle` can send.
+            args: Its arguments.
+            timeout: Seconds from its start after which the process and everything it started is ended.
+
+        Raises:
+            ProcessDied: If the process ended without a result.
+            TimeoutError: If the time was up.
+            InvalidInput: If the function, an argument or the result cannot be sent between processes.
+            Exception: Whatever the function raised, with the child's traceback as its cause.
+        """
+        task = dump_task(function, args)
+        with self._starting:
+            if self._process.poll() is not None:
+                self._control.close()
+                self._start()
+        task_read, task_write = os.pipe()
+        result_read, result_write = os.pipe()
+        status_read, status_write = os.pipe()
+        try:
+            with suppress(BrokenPipeError, ConnectionResetError):  # then no number comes, either
+                socket.send_fds(self._control, [b"\0"], [task_read, result_write, status_write])
+        finally:
+            for descriptor in (task_read, result_write, status_write):
+                os.close(descriptor)
+        with os.fdopen(status_read, "rb") as status:
+            number = status.readline()  # waits for the imports
+            if not number:
+                os.close(task_write)
+                os.close(result_read)
+                raise ProcessDied(self._process.wait())
+            try:
+                answer = converse(task, task_write, result_read, timeout)
+            finally:
+                os.close(result_read)
+                with suppress(ProcessLookupError):
+                    os.killpg(int(number), signal.SIGKILL)
+                code = status.readline()
+        return read_answer(answer, int(code or -signal.SIGKILL))
+
+    def close(self) -> None:
+        """Ends the server and whatever runs in it."""
+        self._control.close()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        self._process.wait()
+
+    def _start(self) -> None:
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "memfit.budgets.forking", str(theirs.fileno()), *self._modules],
+                env={
+                    **os.environ,
+                    **self._environment,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                },
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )

@@ -1,0 +1,179 @@
+"""Recording the steps of one search: one process that has TensorFlow, and a fork of it for every recording."""
+
+from contextlib import ExitStack
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from memfit.budgets.arena import arena_environment
+from memfit.budgets.fork_server import ForkServer
+from memfit.budgets.gpu_table import gpu
+from memfit.budgets.host import host_memory
+from memfit.errors import CannotTell, InvalidInput, ProcessDied
+from memfit.estimation.estimate import Estimate
+from memfit.estimation.gpu_compiler.asking import compiled_estimate, doubt
+from memfit.estimation.gpu_compiler.refusal import NotCompiled
+from memfit.estimation.optimizers import optimizers_of
+from memfit.estimation.recording.record import record
+from memfit.estimation.recording.recording import Recording
+from memfit.estimation.recording.sending import packed
+from memfit.estimation.recording.specs import spec_of
+from memfit.estimation.recording.step import Build
+from memfit.estimation.replay.recorded import RecordedSource
+from memfit.estimation.replay.replay import no_collection
+from memfit.estimation.replay.script_builder import script_of
+
+# A quarter of the batch asked about shows what depends on it, and the order in which ops of that size run; what a
+# step of it would take too long for is left out while recording.
+_LARGEST_RECORDED = 64
+# XLA takes 20 s for a network of a hundred layers on two cores, and has two batch sizes to compile it for.
+_COMPILE_SECONDS = 120.0
+# What a recording needs; it takes 2 to 4 s to import.
+_MODULES = ("tensorflow", "keras", "memfit.estimation.recording.record")
+
+
+class Recorder:
+    """Answers the questions of one search about a model's step.
+
+    A context manager: the model is copied when the block is entered, and a process that imports TensorFlow starts,
+    so that the caller may do something else before the first question. Threads may ask while the caller uses the
+    model.
+
+    Args:
+        model: A compiled Keras model.
+        data: An example of the training data, or None.
+        device: A GPU to ask about; None for this machine.
+
+    Raises:
+        InvalidInput: If the model is not compiled, or the device is not known.
+        CannotTell: If a shape is unknown, or, when the block is entered, the model cannot be sent to it.
+    """
+
+    def __init__(self, model: Any, data: Any = None, device: str | None = None) -> None:
+        self._card = None if device is None else gpu(device)
+        _check(model)
+        self._model, self._spec = model, spec_of(model, data)
+        self._server: ForkServer | None = None
+        self._optimizers = [optimizer.name for optimizer in optimizers_of(model)]
+        self._payload = b""
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            if self._card is None:
+                self._server = stack.enter_context(_start())
+            self._payload = packed(self._model, self._spec)
+            stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    def estimate(self, batch_size: int, build: Build | None = None) -> Estimate:
+        """Estimates a training step, the model's own or the one that `build(model)` returns in the other process.
+
+        Raises:
+            InvalidInput: If the batch size is not a positive whole number.
+            StepFailed: If the step fails on synthetic data.
+            ProcessDied: If the recording process was ended.
+        """
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise InvalidInput(
+                "A batch has at least one sample", received=batch_size, remedy="Give a whole number"
+            )
+        not_compiled = ""
+        if self._card is not None:
+            try:
+                return compiled_estimate(self._model, self._payload, build, batch_size, self._card)
+            except NotCompiled as reason:
+                not_compiled = f"; not compiled for {self._card.name}: {reason}{doubt(self._model)}"
+
+        def estimate_phase(phase: str, others: Any) -> Estimate:
+            with no_collection():
+                recording = self._record(build if phase == "train" else None, batch_size, phase)
+                script = script_of(recording, *self._optimizers)
+            source = RecordedSource(
+                script,
+                _describe(recording) + not_compiled,
+                weights=sum(v.bytes for v in recording.variables if v.kind == "weights"),
+                batches=recording.batches,
+                doubt=max((step.doubt * batch_size / step.batch for step in recording.compiled), default=0.0),
+                device=self._card,
+            )
+            return Estimate(batch_size, phase, source, others)
+
+        return estimate_phase("train", _Once(partial(estimate_phase, others=None)))
+
+    def _record(self, build: Build | None, batch_size: int, phase: str) -> Recording:
+        arguments = (self._payload, build, largest_recorded(batch_size))
+        if not self._model.jit_compile:
+            return self._run((*arguments, batch_size, phase))
+        # XLA may take minutes, or all of the memory, for a batch it never ran; a smaller one is a way out.
+        try:
+            return self._run((*arguments, batch_size, phase), timeout=_COMPILE_SECONDS)
+        except TimeoutError:
+            failure = f"in {_COMPILE_SECONDS:g} s"
+        except ProcessDied as died:
+            failure = f"({died.signal.name if died.signal is not None else f'exit code {died.exit_code}'})"
+        return self._run((*arguments, failure, phase))
+
+    def _run(self, arguments: tuple[Any, ...], timeout: float | None = None) -> Recording:
+        if self._server is not None:
+            return self._server.run(record, arguments, timeout=timeout)
+        with _start() as server:
+            return server.run(record, arguments, timeout=timeout)
+
+
+def _start() -> ForkServer:
+    # Generous, but never more than the host has: the arena's cap is only an upper bound.
+    environment = arena_environment(max(2**30, int(host_memory().free)))
+    return ForkServer(_MODULES, environment | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"})
+
+
+def largest_recorded(batch_size: int) -> int:
+    """Returns the largest batch size to record for a target: a quarter of it, or 2 where that leaves nothing."""
+    return min(_LARGEST_RECORDED, max(2, batch_size // 4))
+
+
+class _Once:
+    """Remembers what a phase's recording gave, because it takes seconds."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._known: dict[str, Estimate] = {}
+
+    def __call__(self, phase: str) -> Estimate:
+        if phase not in self._known:
+            self._known[phase] = self._function(phase)
+        return self._known[phase]
+
+
+def _check(model: Any) -> None:
+    if not getattr(model, "compiled", False):
+        raise InvalidInput(
+            "A model must be compiled to be estimated: the optimizer and the loss take memory too",
+            received=type(model).__name__,
+            remedy="Call model.compile(...) first",
+        )
+    fixed = {tensor.shape[0] for tensor in getattr(model, "inputs", None) or []} - {None}
+    if fixed:
+        raise CannotTell(
+            "Steps are recorded at smaller batches, and the inputs of this model allow only one",
+            received=f"inputs for batches of {', '.join(map(str, sorted(fixed)))}",
+            remedy="Estimate a copy of it whose inputs leave the batch open: keras.Input(shape=...)",
+        )
+
+
+def _describe(recording: Recording) -> str:
+    sizes = ", ".join(map(str, recording.batches))
+    compiled = "".join(
+        f", compiled by XLA for batch {step.batch}"
+        + (f" because the batch asked about did not compile {step.failure}" if step.failure else "")
+        for step in recording.compiled
+    )
+    return (
+        f"recorded on this CPU at batch {sizes}{compiled}, replayed through a model of TensorFlow's allocator"
+    )
