@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import keras
@@ -59,15 +59,14 @@ class Ballast(keras.callbacks.Callback):
 
 
 @contextmanager
-def sated_by_a_warning() -> Iterator[list[str]]:
-    """Ends all hunger as soon as memfit says that memory ran out; yields what it says."""
+def warnings(each: Callable[[], None] = lambda: None) -> Iterator[list[str]]:
+    """Yields what memfit warns of, and does something with each warning."""
     said: list[str] = []
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             said.append(record.getMessage())
-            for variable in APPETITES.values():
-                variable.assign(0)
+            each()
 
     log, handler = logging.getLogger("memfit"), Handler()
     log.addHandler(handler)
@@ -75,6 +74,16 @@ def sated_by_a_warning() -> Iterator[list[str]]:
         yield said
     finally:
         log.removeHandler(handler)
+
+
+def sated_by_a_warning() -> AbstractContextManager[list[str]]:
+    """Ends all hunger as soon as memfit says that memory ran out; yields what it says."""
+
+    def sate() -> None:
+        for variable in APPETITES.values():
+            variable.assign(0)
+
+    return warnings(sate)
 
 
 class Hungry(keras.layers.Layer):

@@ -185,8 +185,10 @@ def without_training() -> dict[str, Any]:
     x, y = (np.repeat(part, 4, axis=0) for part in data())
     stock = model.evaluate(x, y, batch_size=64, verbose=0), model.predict(x, batch_size=64, verbose=0)
     hunger.appetite("inference").assign(2**20)  # 4 MiB for each of 64 samples
-    evaluated = memfit.evaluate(model, x, y, batch_size=64, verbose=0)
-    predicted = memfit.predict(model, x, batch_size=64, verbose=0)
+    events: list[Any] = []
+    with hunger.warnings() as said:
+        evaluated = memfit.evaluate(model, x, y, batch_size=64, verbose=0, events=events)
+        predicted = memfit.predict(model, x, batch_size=64, verbose=0, events=events)
     hunger.appetite("inference").assign(0)
 
     def fed(courses: dict[int, str]) -> tuple[list[Any], Any, list[str]]:
@@ -200,6 +202,8 @@ def without_training() -> dict[str, Any]:
     return {
         "evaluated": (stock[0], evaluated),
         "predicted": (stock[1], predicted),
+        "events": [event.to_json() for event in events],
+        "said": said,
         "data": (same, found[2], calm[1].history == found[1].history),
     }
 
@@ -268,6 +272,8 @@ def test_evaluation_and_prediction_go_on_in_smaller_parts(runs: dict[str, Future
     found = runs["without_training"].result()
     np.testing.assert_allclose(found["evaluated"][1], found["evaluated"][0], rtol=1e-5)
     np.testing.assert_allclose(found["predicted"][1], found["predicted"][0], rtol=1e-5)
+    assert {event["phase"] for event in found["events"]} == {"validation", "prediction"}
+    assert found["said"] == [event["says"] for event in found["events"]]
 
 
 def test_data_that_can_be_opened_again_loses_no_batch(runs: dict[str, Future[Any]]) -> None:

@@ -8,7 +8,7 @@ import keras
 from memfit.errors import InvalidInput
 from memfit.steps.installing import check_model, check_size, is_custom
 from memfit.training.batches import check_not_empty
-from memfit.training.guard.events import Journal
+from memfit.training.guard.events import Event, Journal
 from memfit.training.guard.guarding import guarded_evaluation
 
 
@@ -24,6 +24,7 @@ def evaluate(
     return_dict: bool = False,
     *,
     micro_batch: int | None = None,
+    events: list[Event] | None = None,
 ) -> Any:
     """Evaluates a model as `model.evaluate` does, in batches of its own size.
 
@@ -34,6 +35,7 @@ def evaluate(
     Args:
         model: A compiled model.
         micro_batch: Samples to compute at once; None for whole batches, as stock Keras does.
+        events: A list to append to what happened: an event, also logged as a warning, each time memory ran out.
 
     Returns:
         What `model.evaluate` returns.
@@ -48,7 +50,7 @@ def evaluate(
                 "losses add up",
                 remedy="Leave micro_batch out, and give smaller batches",
             )
-    with guarded_evaluation(model, micro_batch, Journal()) if model.compiled else nullcontext():
+    with guarded_evaluation(model, micro_batch, Journal(events)) if model.compiled else nullcontext():
         return model.evaluate(
             x=x,
             y=y,

@@ -13,7 +13,7 @@ from memfit.compat import keras_data
 from memfit.errors import InvalidInput
 from memfit.steps.installing import check_model, check_size
 from memfit.training.batches import check_not_empty
-from memfit.training.guard.events import Journal
+from memfit.training.guard.events import Event, Journal
 from memfit.training.guard.guarding import guarded_prediction
 from memfit.training.guard.prediction import parts
 from memfit.training.npy_files import NpyFile
@@ -29,6 +29,7 @@ def predict(
     *,
     micro_batch: int | None = None,
     out: str | PathLike[str] | None = None,
+    events: list[Event] | None = None,
 ) -> Any:
     """Predicts as `model.predict` does, in batches of its own size, and writes the outputs to disk.
 
@@ -40,6 +41,7 @@ def predict(
         out: A file name ending in ".npy". Every batch's outputs are appended to it and forgotten, so neither
             the device nor the host ever holds all of them. A model with several outputs writes one file for
             each: "scores.npy" becomes "scores.<output>.npy".
+        events: A list to append to what happened: an event, also logged as a warning, each time memory ran out.
 
     Returns:
         Without `out`, what `model.predict` returns. With `out`, the same structure of read-only arrays mapped
@@ -49,7 +51,7 @@ def predict(
     check_not_empty(x)
     if micro_batch is not None:
         check_size("micro_batch", micro_batch)
-    with guarded_prediction(model, Journal()):
+    with guarded_prediction(model, Journal(events)):
         if out is None and micro_batch is None:
             return model.predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
         batches = _outputs(model, x, batch_size, verbose, steps, callbacks, micro_batch)

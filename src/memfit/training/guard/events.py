@@ -89,10 +89,14 @@ def shortage(error: BaseException) -> Shortage | None:
 
 
 class Journal:
-    """The events of a run, each written to the log as it happens."""
+    """The events of a run, shortages written to the log as they happen.
 
-    def __init__(self) -> None:
-        self.events: list[Event] = []
+    Args:
+        events: The list that they are appended to; None for a new one.
+    """
+
+    def __init__(self, events: list[Event] | None = None) -> None:
+        self.events = [] if events is None else events
 
     def note(self, says: str) -> None:
         """Notes something that is no shortage."""
