@@ -8,11 +8,10 @@ else half of what is free; the longest unused makes room for a new one.
 """
 
 import argparse
-import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memfit.cli.common import add_json, print_json
 from memfit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ls|rm")
     listing = actions.add_parser("ls", help="list the caches, the most recently used first")
-    listing.add_argument("--json", action="store_true", help="print plain data for programs")
+    add_json(listing)
     removing = actions.add_parser("rm", help="remove caches")
     removing.add_argument("keys", nargs="*", metavar="KEY", help="the caches' keys, or their first letters")
     removing.add_argument("--all", action="store_true", help="remove all that no process uses")
@@ -41,27 +40,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(folder: Path, *, as_json: bool) -> int:
     from memfit.data.disk_cache import cache_limit, entries
-    from memfit.sizes import Size
-    from memfit.tables import table
+    from memfit.reporting.caches import describe_caches
 
-    found = entries(folder)
+    caches = entries(folder)
     if as_json:
-        print(json.dumps([entry.to_json() for entry in found], indent=2))
-        return 0
-    rows = [
-        [
-            entry.key,
-            entry.size,
-            f"{entry.kept:,} of {entry.images:,}",
-            _ago(entry.used, entry.in_use),
-            entry.source,
-        ]
-        for entry in found
-    ]
-    if rows:
-        print(table(rows, head=["key", "size", "images", "used", "of"], right=[1, 2]))
-    total = Size(sum(entry.size for entry in found))
-    print(f"{len(found)} caches, {total} of at most {Size(cache_limit(folder))}, in {folder}")
+        print_json([entry.to_json() for entry in caches])
+    else:
+        print(describe_caches(caches, cache_limit(folder), folder))
     return 0
 
 
@@ -93,13 +78,3 @@ def _one(start: str, there: "list[CacheEntry]") -> str:
             remedy="List them with: memfit cache ls",
         )
     return matches[0]
-
-
-def _ago(used: float, in_use: bool) -> str:
-    if in_use:
-        return "now"
-    seconds = time.time() - used
-    for name, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {name} ago"
-    return "just now"
