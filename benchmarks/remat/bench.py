@@ -32,42 +32,44 @@ RATIOS = (0.3, 0.24, 0.225, 0.21, 0.195)
 MICRO_BATCHES: dict[str, tuple[int, ...]] = {"ViT": (32, 16, 8)}
 
 
-def measure(name: str, batch: int, folder: str) -> list[dict[str, Any]]:
-    """Measures one model in this process: stock, and every choice that there is for the ratios."""
-    sys.path.insert(0, folder)
-    import keras
-    import numpy as np
-    import tensorflow as tf
-    from networks import build
+class Training:
+    """One network with a batch, and steps of it."""
 
-    from memfit.steps.micro_batches.step import micro_batched_train_step
-    from memfit.steps.rematerialisation import find_choices, rematerialise, run_one_by_one
+    def __init__(self, name: str, batch: int) -> None:
+        import keras
+        import numpy as np
+        import tensorflow as tf
+        from networks import build
 
-    # One region, not touched, and free again at once.
-    del_at_once = tf.raw_ops.Empty(shape=[6, 2**30], dtype=tf.uint8, init=False)
-    del del_at_once
-    keras.utils.set_random_seed(1)
-    model = build(name)
-    generator = np.random.default_rng(1)
-    x = tf.constant(generator.normal(size=(batch, 128, 128, 3)).astype("float32"))
-    y = tf.constant(generator.integers(0, 5, size=(batch, *model.output_shape[1:-1])))
-    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    optimizer = keras.optimizers.SGD(1e-4)
-    optimizer.build(model.trainable_variables)
+        keras.utils.set_random_seed(1)
+        self.model = build(name)
+        generator = np.random.default_rng(1)
+        self.x = tf.constant(generator.normal(size=(batch, 128, 128, 3)).astype("float32"))
+        self.y = tf.constant(generator.integers(0, 5, size=(batch, *self.model.output_shape[1:-1])))
+        self.loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        self.optimizer = keras.optimizers.SGD(1e-4)
+        self.optimizer.build(self.model.trainable_variables)
+        self.model.compile(self.optimizer, self.loss, jit_compile=False)
 
-    def step_with(call: Any) -> Any:
+    def build_step(self, call: Any) -> Any:
+        """Returns a training step that calls the model so."""
+        import tensorflow as tf
+
         @tf.function
         def step() -> Any:
             with tf.GradientTape() as tape:
-                loss = loss_of(y, call(x, training=True))
-            weights = model.trainable_variables
-            optimizer.apply(tape.gradient(loss, weights), weights)
+                loss = self.loss(self.y, call(self.x, training=True))
+            weights = self.model.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
             return loss
 
         return step
 
-    def as_fitted(step: Any) -> Any:
-        """The step as `memfit.fit` runs those with segments."""
+    def build_rematerialised_step(self, segments: Any) -> Any:
+        """Returns a step with segments, as `memfit.fit` runs those."""
+        from memfit.steps.rematerialisation import rematerialise, run_one_by_one
+
+        step = self.build_step(rematerialise(self.model, segments))
 
         def run() -> Any:
             with run_one_by_one():
@@ -75,56 +77,96 @@ def measure(name: str, batch: int, folder: str) -> list[dict[str, Any]]:
 
         return run
 
-    began = time.perf_counter()
-    choices = find_choices(model, batch)
-    seconds = time.perf_counter() - began
+    def build_micro_batched_step(self, size: int) -> Any:
+        """Returns a step in micro-batches."""
+        import tensorflow as tf
+
+        from memfit.steps.micro_batches.step import micro_batched_train_step
+
+        inner = micro_batched_train_step(self.model, size, lambda x: self.model(x, training=True))
+        return tf.function(lambda: inner((self.x, self.y))["loss"])
+
+
+def pick_choices(choices: Any) -> list[Any]:
+    """Picks for each ratio the fastest choice that fits; where none does, the smallest there is."""
     picked = {}
     for ratio in RATIOS:
-        # Of the choices that fit, the fastest; where none does, the smallest there is.
         fitting = [choice for choice in choices if choice.activation_bytes <= ratio * choice.stock_bytes]
         choice = fitting[0] if fitting else choices[-1]
         picked[choice.activation_bytes] = choice
-    forward = tf.function(lambda: tf.reduce_mean(model(x, training=True)))
-    runs: list[tuple[Any, Any]] = [(None, step_with(model)), (None, forward)]
-    runs += [(choice, as_fitted(step_with(rematerialise(model, choice)))) for choice in picked.values()]
-    labels = ["stock", "forward only", *("rematerialised" for _ in picked)]
-    added = [0 for _ in runs]
-    weights = sum(math.prod(weight.shape) for weight in model.trainable_variables)
-    model.compile(optimizer, loss_of, jit_compile=False)
-    for size in MICRO_BATCHES.get(name, ()):
-        inner = micro_batched_train_step(model, size, lambda x: model(x, training=True))
-        runs.append((None, tf.function(lambda inner=inner: inner((x, y))["loss"])))
-        labels.append(f"micro-batches of {size}")
-        added.append(4 * weights)  # the accumulators stay between steps
-    times: list[list[float]] = [[] for _ in runs]
-    peaks: list[list[int]] = [[] for _ in runs]
+    return list(picked.values())
+
+
+def measure_peak(step: Any) -> int:
+    """Measures the most that some steps in a row take above what is in use between them."""
+    import tensorflow as tf
+
     memory = tf.config.experimental
-    for place, (_, step) in enumerate(runs):
-        float(step())  # traces
-        for _ in range(ROUNDS):
-            memory.reset_memory_stats("CPU:0")
-            rest = memory.get_memory_info("CPU:0")["current"]
-            float(step())
-            peaks[place].append(memory.get_memory_info("CPU:0")["peak"] - rest + added[place])
+    float(step())  # traces
+    peaks = []
     for _ in range(ROUNDS):
-        for place, (_, step) in enumerate(runs):
+        memory.reset_memory_stats("CPU:0")
+        rest = memory.get_memory_info("CPU:0")["current"]
+        float(step())
+        peaks.append(memory.get_memory_info("CPU:0")["peak"] - rest)
+    return int(max(peaks))
+
+
+def measure_times(steps: Any) -> list[float]:
+    """Measures the median time of each step, all in turn."""
+    times: list[list[float]] = [[] for _ in steps]
+    for _ in range(ROUNDS):
+        for number, step in enumerate(steps):
             began = time.perf_counter()
             float(step())
-            times[place].append(time.perf_counter() - began)
+            times[number].append(time.perf_counter() - began)
+    return [median(of_step) for of_step in times]
+
+
+def measure(name: str, batch: int, folder: str) -> list[dict[str, Any]]:
+    """Measures one model in this process: stock, and every choice that there is for the ratios."""
+    sys.path.insert(0, folder)
+    import tensorflow as tf
+
+    from memfit.steps.rematerialisation import find_choices
+
+    # One region, not touched, and free again at once.
+    region = tf.raw_ops.Empty(shape=[6, 2**30], dtype=tf.uint8, init=False)
+    del region
+    training = Training(name, batch)
+    model = training.model
+    began = time.perf_counter()
+    choices = find_choices(model, batch)
+    seconds = time.perf_counter() - began
+    forward = tf.function(lambda: tf.reduce_mean(model(training.x, training=True)))
+    rows: list[tuple[str, Any, Any]] = [
+        ("stock", training.build_step(model), None),
+        ("forward only", forward, None),
+    ]
+    for choice in pick_choices(choices):
+        rows.append(("rematerialised", training.build_rematerialised_step(choice), choice))
+    for size in MICRO_BATCHES.get(name, ()):
+        rows.append((f"micro-batches of {size}", training.build_micro_batched_step(size), None))
+    # The accumulators of micro-batches stay between steps.
+    accumulators = 4 * sum(math.prod(weight.shape) for weight in model.trainable_variables)
+    peaks = [
+        measure_peak(step) + (accumulators if label.startswith("micro") else 0) for label, step, _ in rows
+    ]
+    times = measure_times([step for _, step, _ in rows])
     return [
         {
             "network": name,
             "batch": batch,
-            "step": labels[place],
-            "activations_mib": round(max(peaks[place]) / 2**20),
-            "divided_by": round(max(peaks[0]) / max(peaks[place]), 2),
-            "time_ratio": round(median(times[place]) / median(times[0]), 3),
+            "step": label,
+            "activations_mib": round(peak / 2**20),
+            "divided_by": round(peaks[0] / peak, 2),
+            "time_ratio": round(step_time / times[0], 3),
             "predicted_mib": round(choice.activation_bytes / 2**20) if choice else None,
             "predicted_time_ratio": round(1 + choice.recomputed, 3) if choice else None,
-            "seconds_a_step": round(median(times[place]), 3),
+            "seconds_a_step": round(step_time, 3),
             "seconds_to_choose": round(seconds, 1) if choice else None,
         }
-        for place, (choice, _) in enumerate(runs)
+        for (label, _, choice), peak, step_time in zip(rows, peaks, times, strict=True)
     ]
 
 
