@@ -47,7 +47,7 @@ def stock_trains(name: str, batch: int) -> bool:
 def memfit_trains(name: str, plan: memfit.Plan) -> dict[str, Any]:
     """Trains a batch, and a second one or two micro-batches of it, with a plan; runs in the arena."""
     model = compiled(name)
-    samples = plan.batch_size + (2 * plan.micro_batch if plan.micro_batch else plan.batch_size)
+    samples = plan.batch_size + (2 * plan.recipe.micro_batch if plan.recipe.micro_batch else plan.batch_size)
     history = memfit.fit(model, *data(model, samples), plan=plan, verbose=0)
     return {
         "measured_mib": history.memory.measured / 2**20,
@@ -119,7 +119,7 @@ def memfit_largest(name: str, allow: str, stock: int) -> dict[str, Any]:
     except memfit.DoesNotFit as refusal:
         return {"batch": 0, "plan_seconds": time.perf_counter() - begun, "refused": str(refusal)}
     seconds = time.perf_counter() - begun
-    bounded = plan.micro_batch is None
+    bounded = plan.recipe.micro_batch is None
     if not bounded:
         plan = replace(plan, batch_size=wanted)  # the same micro-batches, fewer of them
     trained, trained_seconds = in_arena(name, memfit_trains, plan)
@@ -130,8 +130,8 @@ def memfit_largest(name: str, allow: str, stock: int) -> dict[str, Any]:
         "plan_seconds": round(seconds, 1),
         "trained_seconds": round(trained_seconds, 1),
         "fidelity": str(plan.fidelity),
-        "micro_batch": plan.micro_batch,
-        "segments": None if plan.segments is None else len(plan.segments.starts) + 1,
+        "micro_batch": plan.recipe.micro_batch,
+        "segments": None if plan.recipe.segments is None else len(plan.recipe.segments.starts) + 1,
         "predicted_time_ratio": round(plan.time, 3),
         "trained": trained,
     }

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from memfit.errors import TooLate as TooLate
     from memfit.estimation.estimate import Estimate as Estimate
     from memfit.estimation.estimating import estimate as estimate
+    from memfit.planning.does_not_fit import DoesNotFit as DoesNotFit
     from memfit.planning.explaining import explain as explain
     from memfit.planning.plan import Plan as Plan
     from memfit.planning.planning import plan as plan
-    from memfit.planning.refusal import DoesNotFit as DoesNotFit
     from memfit.reporting.timeline import plot as plot
     from memfit.sizes import Size as Size
     from memfit.training.evaluating import evaluate as evaluate
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Budget": "memfit.budgets.budget",
     "Estimate": "memfit.estimation.estimate",
-    "DoesNotFit": "memfit.planning.refusal",
+    "DoesNotFit": "memfit.planning.does_not_fit",
     "InvalidInput": "memfit.errors",
     "MemfitError": "memfit.errors",
     "MemoryMonitor": "memfit.training.monitoring.monitoring",

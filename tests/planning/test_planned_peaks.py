@@ -1,7 +1,6 @@
 """A planned step is recorded as the guard runs it: the state made first, gradients kept until the update."""
 
-from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import keras
 import numpy as np
@@ -9,9 +8,10 @@ import pytest
 from keras import layers
 
 from memfit import isolated
-from memfit.planning.candidates import Way
-from memfit.sizes import Size
+from memfit.estimation.recorder import Recorder
+from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import find_choices
+from memfit.steps.train_step import build
 
 MIB = 2**20
 PART = 16
@@ -35,23 +35,19 @@ def dense() -> keras.Model:
     return model
 
 
-def predicted(way: Way) -> int:
-    from memfit.planning.planning import _StepRecorder
-
-    found = _StepRecorder(dense(), None, None)(way, PART)
-    return int(found.at(2 * PART if way.in_parts else PART).peak)
+def predicted(recipe: Recipe, batch: int) -> int:
+    with Recorder(dense(), None, None) as recorder:
+        return int(recorder.estimate(batch, partial(build, recipe=recipe, parts=2)).peak)
 
 
-def measured(way: Way) -> int:
+def measured(recipe: Recipe, batch: int) -> int:
     """The peak of the guarded training, without its inputs; runs in an arena."""
     import memfit
     from training.parity import levers
 
     model = dense()
-    batch = 2 * PART if way.in_parts else PART
     x, y = np.ones((2 * batch, 32, 32, 3), "float32"), np.ones((2 * batch, 1), "float32")
-    plan = replace(levers(model, batch, PART if way.in_parts else None), segments=way.segments)
-    plan = replace(plan, inputs_on_host=True, memory=Size("1GiB"))
+    plan = levers(model, batch, recipe.micro_batch, segments=recipe.segments, inputs_on_host=True)
     run = memfit.fit(model, x, y, batch_size=batch, epochs=3, verbose=0, plan=plan).memory
     assert run.measured is not None
     return int(run.measured)
@@ -63,6 +59,8 @@ def test_the_recorded_peak_is_that_of_the_guarded_training(
 ) -> None:
     # With several threads this training peaks at 90 MiB in one process and at 116 in the next.
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
-    way: Any = Way(None, True) if kind == "parts" else Way(find_choices(dense(), PART)[-1])
-    ours, real = predicted(way), isolated(measured, way, memory="1GiB")
+    parts = kind == "parts"
+    recipe = Recipe(PART) if parts else Recipe(segments=find_choices(dense(), PART)[-1])
+    batch = 2 * PART if parts else PART
+    ours, real = predicted(recipe, batch), isolated(measured, recipe, batch, memory="1GiB")
     assert ours == pytest.approx(real, rel=0.02)

@@ -62,7 +62,7 @@ def test_a_job_that_does_not_fit_is_made_to_fit_and_trains_to_the_same_losses() 
     memory = Size("75MiB")  # stock Keras peaks at nearly 90 MiB here
     losses, run = isolated(_fitted, int(memory), memory=memory)
     assert run.plan.fidelity.name == "EXACT"
-    assert run.plan.segments is not None
+    assert run.plan.recipe.segments is not None
     assert run.plan.stock > memory > run.plan.predicted
     assert run.measured <= memory
     assert abs(run.measured / run.predicted - 1) < 0.25
@@ -100,7 +100,7 @@ def test_a_job_that_only_near_fits_trains_in_micro_batches(monkeypatch: pytest.M
     memory = Size("36MiB")
     losses, run = isolated(_fitted_near, int(memory), memory=memory)
     assert run.plan.fidelity == Fidelity.NEAR
-    assert run.plan.micro_batch is not None
+    assert run.plan.recipe.micro_batch is not None
     assert run.events == ()
     assert run.measured <= memory
     assert losses[-1] < losses[0]

@@ -93,7 +93,7 @@ def trained(optimizer: Any, trap: Trap, cut_off: int | None) -> tuple[list[Any],
             return [], update.lost
         update.finish()
     assert not update.begun
-    assert all(place.shape == (0,) for place in map(tf.convert_to_tensor, shelf.places()))
+    assert all(place.shape == (0,) for place in map(tf.convert_to_tensor, shelf.buffers()))
     return [variable.numpy() for variable in (*model.variables, *optimizer.variables)], None
 
 

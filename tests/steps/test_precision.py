@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from memfit import InvalidInput
-from memfit.steps.precision import lowered
+from memfit.steps.precision import lower
 
 X = np.random.default_rng(0).normal(size=(32, 8, 8, 3)).astype("float32")
 Y = np.random.default_rng(1).integers(0, 4, size=(32,))
@@ -41,7 +41,7 @@ def test_twenty_steps_equal_those_of_a_model_built_in_mixed_precision(policy: st
     mixed = _model(policy)
     expected = _fit(mixed)
     model = _model("float32")
-    with lowered(model, policy):
+    with lower(model, policy):
         assert _fit(model) == expected
     for got, wanted in zip(model.get_weights(), mixed.get_weights(), strict=True):
         np.testing.assert_array_equal(got, wanted)
@@ -50,7 +50,7 @@ def test_twenty_steps_equal_those_of_a_model_built_in_mixed_precision(policy: st
 def test_afterwards_the_model_is_float32_again_and_keeps_its_optimizer() -> None:
     model, twin = _model("float32"), _model("float32")
     optimizer = model.optimizer
-    with lowered(model, "mixed_float16"):
+    with lower(model, "mixed_float16"):
         model.optimizer.build(model.trainable_variables)
     assert model.optimizer is optimizer
     assert {layer.dtype_policy.name for layer in model.layers} == {"float32"}
@@ -59,14 +59,14 @@ def test_afterwards_the_model_is_float32_again_and_keeps_its_optimizer() -> None
 
 def test_it_is_undone_after_an_error() -> None:
     model = _model("float32")
-    with pytest.raises(ZeroDivisionError), lowered(model, "mixed_bfloat16"):
+    with pytest.raises(ZeroDivisionError), lower(model, "mixed_bfloat16"):
         raise ZeroDivisionError
     assert model.layers[1].dtype_policy.name == "float32"
 
 
 def test_a_model_that_is_mixed_already_and_an_unknown_policy_are_refused_unchanged() -> None:
     model = _model("mixed_bfloat16")
-    with pytest.raises(InvalidInput, match="computes in float32"), lowered(model, "mixed_bfloat16"):
+    with pytest.raises(InvalidInput, match="computes in float32"), lower(model, "mixed_bfloat16"):
         pass
-    with pytest.raises(InvalidInput, match="one of mixed_bfloat16"), lowered(model, "int8"):
+    with pytest.raises(InvalidInput, match="one of mixed_bfloat16"), lower(model, "int8"):
         pass

@@ -35,14 +35,14 @@ model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, "tanh"), kera
 model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", jit_compile=False)
 plan = memfit.plan(model, 8, memory="1GiB")  # nothing to change
 if sys.argv[1] == "host":
-    plan = replace(plan, inputs_on_host=True, micro_batch=3)
+    plan = replace(plan, recipe=replace(plan.recipe, inputs_on_host=True, micro_batch=3))
 witness = Witness()
 history = memfit.fit(model, x, y, epochs=3, verbose=0, callbacks=[witness], validation_split=0.1, plan=plan)
 told = {
     "weights": [weight.tolist() for weight in model.get_weights()],
     "history": history.history,
     "losses": witness.losses,
-    "host": history.memory.plan.inputs_on_host,
+    "host": history.memory.plan.recipe.inputs_on_host,
     "events": [str(event) for event in history.memory.events],
 }
 pathlib.Path("result.json").write_text(json.dumps(told))

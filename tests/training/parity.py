@@ -10,6 +10,9 @@ import memfit
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.plan import Plan
+from memfit.steps.change import Change
+from memfit.steps.recipe import Recipe
+from memfit.steps.rematerialisation import Segments
 
 
 def levers(
@@ -19,6 +22,8 @@ def levers(
     validation_batch: int | None = None,
     *,
     inputs_on_host: bool = False,
+    segments: Segments | None = None,
+    changes: tuple[Change, ...] = (),
 ) -> Plan:
     """A plan for a model with these levers and no prediction."""
     zero = memfit.Size(0)
@@ -32,9 +37,7 @@ def levers(
         margin=zero,
         time=1.0,
         source="a test",
-        micro_batch=micro_batch,
-        validation_batch=validation_batch,
-        inputs_on_host=inputs_on_host,
+        recipe=Recipe(micro_batch, segments, inputs_on_host, changes, validation_batch),
     )
 
 

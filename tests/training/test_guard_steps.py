@@ -1,6 +1,5 @@
 """Under guard and undisturbed, a training is stock Keras's."""
 
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -107,7 +106,7 @@ def test_a_loop_that_was_traced_before_cannot_run_one_by_one_and_trains_all_the_
         tf.function(lambda x, model=model: model(x, training=True))(x[:8])  # here the loop is traced
         arguments: dict[str, Any] = {"batch_size": 8, "epochs": 2, "verbose": 0, "shuffle": False}
         if planned:
-            plan = replace(levers(model, 8, None), segments=find_choices(model, 8)[-1])
+            plan = levers(model, 8, segments=find_choices(model, 8)[-1])
             history = memfit.fit(model, x, y, plan=plan, **arguments)
         else:
             history = model.fit(x, y, **arguments)

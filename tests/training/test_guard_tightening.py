@@ -8,7 +8,8 @@ import pytest
 from keras import layers
 
 from memfit.planning.fidelity import Fidelity
-from memfit.training.guard.tightening import Settings, Tightening
+from memfit.steps.recipe import Recipe
+from memfit.training.guard.tightening import Tightening
 
 DATA = (np.zeros((32, 64), "float32"), np.zeros((32, 1), "float32"))
 
@@ -27,11 +28,11 @@ def network(normalised: bool, custom: bool = False) -> keras.Model:
     return model
 
 
-def way_down(model: keras.Model, allow: Fidelity) -> list[tuple[Settings, str]]:
+def way_down(model: keras.Model, allow: Fidelity) -> list[tuple[Recipe, str]]:
     """All settings from stock Keras's to the tightest, where nothing is known of the shortage."""
     tightening = Tightening(model, allow)
-    found: list[tuple[Settings, str]] = []
-    now = Settings()
+    found: list[tuple[Recipe, str]] = []
+    now = Recipe()
     while (following := tightening.tighter(now, DATA, None, None)) is not None:
         found.append(following)
         now = following[0]
@@ -74,20 +75,20 @@ def test_a_loss_that_does_not_add_up_is_not_cut_under_an_exact_plan() -> None:
     )
     tightening = Tightening(model, Fidelity.EXACT)
     data = (np.random.default_rng(0).normal(size=(32, 64)).astype("float32"), DATA[1])
-    found = tightening.tighter(Settings(), data, None, None)
+    found = tightening.tighter(Recipe(), data, None, None)
     assert found is not None
     assert found[0].micro_batch is None
 
 
 @pytest.mark.parametrize(("need", "free", "size"), [(100, 95, 16), (100, 40, 11), (100, 2, 1)])
 def test_what_is_known_of_the_shortage_decides_how_small(need: int, free: int, size: int) -> None:
-    found = Tightening(network(False), Fidelity.EXACT).tighter(Settings(), DATA, need, free)
-    assert found == (Settings(size), "")
+    found = Tightening(network(False), Fidelity.EXACT).tighter(Recipe(), DATA, need, free)
+    assert found == (Recipe(size), "")
 
 
 def test_the_end_says_what_would_help() -> None:
-    text = Tightening(network(True), Fidelity.EXACT).needed(
-        Settings(), "5 MiB could not be had", 2**20, 2**19
+    text = Tightening(network(True), Fidelity.EXACT).say_what_would_help(
+        Recipe(), "failed to allocate 5 MiB", 2**20, 2**19
     )
     assert "1.0 MiB" in text
     assert 'allow="near"' in text

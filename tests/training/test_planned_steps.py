@@ -12,6 +12,7 @@ from keras import layers
 
 import memfit
 from memfit.planning.layer_names import layer_names, with_names_of
+from memfit.steps.precision import MixedPrecision
 from memfit.steps.rematerialisation import find_choices
 from training.parity import levers
 
@@ -62,7 +63,7 @@ def test_rematerialised_segments_with_and_without_micro_batches(
     keras.utils.set_random_seed(5)
     model = convolutions()
     segments = find_choices(model, micro_batch or 12)[-1]
-    plan = replace(levers(model, 12, micro_batch), segments=segments)
+    plan = levers(model, 12, micro_batch, segments=segments)
     history = memfit.fit(model, X, Y, batch_size=12, epochs=10, verbose=0, shuffle=False, plan=plan)
     for ours, theirs in zip(model.get_weights(), stock[0], strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
@@ -72,7 +73,7 @@ def test_rematerialised_segments_with_and_without_micro_batches(
 
 def test_mixed_precision_with_micro_batches_is_undone_afterwards() -> None:
     model = convolutions()
-    plan = replace(levers(model, 12, 5), precision="mixed_bfloat16")
+    plan = levers(model, 12, 5, changes=(MixedPrecision("mixed_bfloat16"),))
     history = memfit.fit(model, X, Y, batch_size=12, verbose=0, plan=plan)
     assert np.isfinite(history.history["loss"][0])
     assert {layer.dtype_policy.name for layer in model.layers} == {"float32"}
@@ -84,7 +85,7 @@ def test_a_saved_plan_holds_for_the_same_network_whose_layers_keras_numbers_othe
     made_for = nested()
     segments = find_choices(made_for, 12)[-1]
     assert segments.starts or segments.kept
-    plan = replace(levers(made_for, 12), segments=segments, layer_names=layer_names(made_for))
+    plan = replace(levers(made_for, 12, segments=segments), layer_names=layer_names(made_for))
     plan.save(tmp_path / "plan.json")
     convolutions()
     keras.utils.set_random_seed(5)
@@ -103,7 +104,7 @@ def test_a_saved_plan_holds_for_the_same_network_whose_layers_keras_numbers_othe
 
 
 def test_a_plan_without_the_names_of_layers_says_that_they_are_others() -> None:
-    plan = replace(levers(made_for := nested(), 12), segments=find_choices(made_for, 12)[-1])
+    plan = levers(made_for := nested(), 12, segments=find_choices(made_for, 12)[-1])
     with pytest.raises(memfit.InvalidInput, match="the same layer names"):
         memfit.fit(nested(), X, Y, verbose=0, plan=plan)
 

@@ -20,3 +20,9 @@ UNSEEN = 0.01
 UNSPLIT_CHUNK, SMALLEST_CHUNK = 128 * 2**20, 256
 # jaxlib's XLA is not the very version inside TensorFlow; how much their figures differ on a GPU was not measured.
 OTHER_XLA_VERSION = 0.05
+
+# How much more a second recording of the same step may show: threads run its ops in another order, and gaps fall
+# elsewhere. What a refusal advises has to be accepted when it is tried.
+REPEATED = 1.05
+# Of what is free, the part that a tighter step is chosen for: the allocator rounds, and fragments are lost.
+OF_FREE = 0.9

@@ -56,8 +56,8 @@ def _predict(change: Change, limit: Size, model: Any, batch_size: int) -> Change
 
 
 def _predict_fit(limit: Size, model: Any, batch_size: int) -> str:
+    from memfit.planning.does_not_fit import DoesNotFit
     from memfit.planning.planning import plan
-    from memfit.planning.refusal import DoesNotFit
 
     try:
         planned = plan(model, batch_size=batch_size, memory=limit)

@@ -1,10 +1,18 @@
 """The job a plan is made for: what every lever looks at."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
+from memfit.errors import InvalidInput
+from memfit.estimation.recording.specs import mapped, spec_of
 from memfit.planning.fidelity import Fidelity
 from memfit.sizes import Size
+from memfit.steps.installing import is_custom
+from memfit.steps.rematerialisation import Segments, find_choices
+
+# The batch that is looked at first when the largest one is asked for.
+_REFERENCE_BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -28,3 +36,40 @@ class Job:
     data: Any = None
     validation_batch_size: int | None = None
     device: str | None = None
+
+    @property
+    def reference_batch(self) -> int:
+        """The batch asked for, or one to begin with where the largest is asked for."""
+        return _REFERENCE_BATCH if self.batch_size == "max" else self.batch_size
+
+    @property
+    def custom_step(self) -> str | None:
+        """Says that the model has its own `train_step`, which no lever can look into, or None."""
+        if not is_custom(self.model, "train_step"):
+            return None
+        return "its train_step is custom, and only that method knows how its losses add up"
+
+    @cached_property
+    def segment_choices(self) -> tuple[tuple[Segments, ...], str | None]:
+        """The choices of segments for rematerialisation, least recomputation first, and why there are none."""
+        if self.custom_step is not None:
+            return (), self.custom_step
+        if self.model.run_eagerly:
+            return (), "the model runs eagerly, and only a traced step can be rematerialised"
+        # A GPU's step is asked of its compiler, which is XLA.
+        compiled = True if self.device is not None else None
+        try:
+            choices = find_choices(self.model, self.reference_batch, self._input_specs(), compiled=compiled)
+        except InvalidInput as error:
+            return (), str(error)
+        return choices, None if choices else "no tensor of this network is worth computing again"
+
+    def _input_specs(self) -> Any:
+        """Tensor specs of the inputs; None where the model tells them itself."""
+        import tensorflow as tf
+
+        if getattr(self.model, "inputs", None):
+            return None
+        structure = spec_of(self.model, self.data).structure
+        x = structure[0] if isinstance(structure, tuple) else structure
+        return mapped(lambda leaf: tf.TensorSpec((self.reference_batch, *leaf.shape), leaf.dtype), x)

@@ -4,15 +4,13 @@ from collections.abc import Callable
 
 # The largest that is looked for: with micro-batches, and inputs on the host, nothing else may bound a batch.
 LARGEST = 2**14
-# Larger batches, as multiples of the one found, that are looked at where gaps are in the way of some between.
-_BEYOND = (1.3, 1.2, 1.1)
 
 
-def largest_batch(fits: Callable[[int], bool], at_most: int | None = None) -> int:
+def find_largest_batch(fits: Callable[[int], bool], at_most: int | None = None) -> int:
     """Finds it, to within 2%, as predictions are no finer.
 
     Args:
-        fits: Whether it holds for a batch; where it does, it does for most smaller ones.
+        fits: Whether it holds for a batch; where it does, it does for smaller ones.
         at_most: Where to end; None for `LARGEST`.
 
     Returns:
@@ -30,5 +28,4 @@ def largest_batch(fits: Callable[[int], bool], at_most: int | None = None) -> in
     while high - low > max(1, low // 64):
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    beyond = (int(part * low) for part in _BEYOND)
-    return next((size for size in beyond if high < size <= end and fits(size)), low)
+    return low

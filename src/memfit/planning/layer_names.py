@@ -1,7 +1,8 @@
 """Names of layers that Keras numbered otherwise: a saved plan holds for the same network built again.
 
 Segments name ops, and an op's name begins with the layers it was made in: `functional/conv2d_1/convolution`. Keras
-numbers the layers nobody named by how many it has made in a process, so the same network may come up with others.
+numbers the layers without a name of their own by how many it has made in a process, so the same network may come
+up with others.
 """
 
 from dataclasses import replace

@@ -8,13 +8,13 @@ from typing import Any
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.sizes import Size
-from memfit.steps.rematerialisation import Segments
+from memfit.steps.recipe import Recipe
 from memfit.tables import table
 
 
 @dataclass(frozen=True)
-class Lever:
-    """One change that saves memory, and what became of it.
+class LeverRow:
+    """What became of a lever in a plan.
 
     Attributes:
         name: What it is called.
@@ -44,16 +44,13 @@ class Plan:
         batch_size: The batch of one optimizer update.
         memory: The bytes the job may take on its device.
         fidelity: The farthest that any lever of the plan goes.
+        recipe: How a step is computed.
         stock: The predicted peak without any lever.
         predicted: The predicted peak with the plan.
         margin: What the prediction keeps free below `memory` for its own error.
         time: The predicted time of a step, as a multiple of stock's.
         source: What the prediction stands on.
-        micro_batch: Samples in a micro-batch; None for the whole batch at once.
-        segments: What is kept for the backward pass; None for everything, as stock Keras does.
-        precision: A Keras dtype policy to train in, such as "mixed_bfloat16"; None for the model's own.
-        validation_batch: Samples in a slice of a validation batch; None for whole batches.
-        inputs_on_host: Whether arrays stay on the host, and a step takes only the samples that it computes.
+        is_bound: Whether the peaks are upper bounds, because the job clearly fits.
         layer_names: With segments, the model's layers in order: Keras may number those of a copy otherwise.
         levers: Every lever, used or not, with the reason.
     """
@@ -62,27 +59,23 @@ class Plan:
     batch_size: int
     memory: Size
     fidelity: Fidelity
+    recipe: Recipe
     stock: Size
     predicted: Size
     margin: Size
     time: float
     source: str
-    micro_batch: int | None = None
-    segments: Segments | None = None
-    precision: str | None = None
-    validation_batch: int | None = None
-    inputs_on_host: bool = False
+    is_bound: bool = False
     layer_names: tuple[str, ...] = ()
-    levers: tuple[Lever, ...] = ()
+    levers: tuple[LeverRow, ...] = ()
 
     @property
     def changes_nothing(self) -> bool:
         """Whether the job fits as it is."""
-        steps_alike = self.micro_batch is None and self.segments is None and self.precision is None
-        return steps_alike and not self.inputs_on_host
+        return self.recipe.is_stock
 
     def __repr__(self) -> str:
-        known = "at most" if self.source.startswith("upper bound") else "predicted"
+        known = "at most" if self.is_bound else "predicted"
         free = f"; {self.margin} kept free" if self.margin else ""
         facts: list[list[object]] = [
             ["batch", self.batch_size],
@@ -116,7 +109,7 @@ class Plan:
         for name in ("memory", "stock", "predicted", "margin"):
             plain[name] = int(plain[name])
         plain["fidelity"] = str(self.fidelity)
-        plain["segments"] = None if self.segments is None else self.segments.to_json()
+        plain["recipe"] = self.recipe.to_json()
         plain["layer_names"] = list(self.layer_names)
         plain["levers"] = [
             {
@@ -137,13 +130,12 @@ class Plan:
         """
         try:
             sizes = {name: Size(data[name]) for name in ("memory", "stock", "predicted", "margin")}
-            levers = tuple(_lever(lever) for lever in data["levers"])
-            segments = data["segments"]
+            levers = tuple(_read_row(lever) for lever in data["levers"])
             rest: dict[str, Any] = {
                 **data,
                 **sizes,
                 "fidelity": Fidelity.read(data["fidelity"]),
-                "segments": None if segments is None else Segments.from_json(segments),
+                "recipe": Recipe.from_json(data["recipe"]),
                 "layer_names": tuple(map(str, data.get("layer_names", ()))),
                 "levers": levers,
             }
@@ -170,7 +162,7 @@ class Plan:
             raise InvalidInput(f"That file holds no plan ({error})", received=str(file)) from error
 
 
-def _lever(data: dict[str, Any]) -> Lever:
-    lever = Lever(**data)
+def _read_row(data: dict[str, Any]) -> LeverRow:
+    lever = LeverRow(**data)
     saving = None if lever.saving is None else Size(lever.saving)
     return replace(lever, fidelity=Fidelity.read(data["fidelity"]), saving=saving)

@@ -1,19 +1,25 @@
-"""`plan`: the search of the planning room, with steps recorded as this room executes them."""
+"""`plan`: what to change so that a training fits."""
 
-from collections.abc import Callable, Sequence
+import math
 from functools import partial
 from typing import Any, Literal
 
+from memfit.budgets.budget import budget
+from memfit.budgets.gpu_table import gpu
+from memfit.errors import InvalidInput
 from memfit.estimation.estimate import Estimate
-from memfit.estimation.estimating import estimate
-from memfit.estimation.optimizers import is_alone
-from memfit.estimation.recording.keras_step import KerasStep
-from memfit.estimation.recording.step import Build, Step
-from memfit.planning.candidates import Way
-from memfit.planning.early_recording import EarlyRecording
+from memfit.estimation.recorder import Recorder
+from memfit.planning.bound import upper_bound
+from memfit.planning.build_plan import build_plan, build_stock_plan
+from memfit.planning.candidates import Candidate, choose_best
+from memfit.planning.fidelity import Fidelity
+from memfit.planning.job import Job
 from memfit.planning.plan import Plan
-from memfit.planning.recorded_steps import PARTS_RECORDED
-from memfit.planning.search import search
+from memfit.planning.recordings import RECORDED_PARTS, Recordings
+from memfit.planning.refusal import refuse
+from memfit.planning.search import search_largest_batch, search_recipe
+from memfit.sizes import Size
+from memfit.steps.recipe import Recipe
 
 # Steps are recorded at a quarter of the batch they are for: larger ones take longer and show no more.
 _LARGEST_RECORDED_FOR = 32
@@ -50,142 +56,72 @@ def plan(
 
     Raises:
         DoesNotFit: If no allowed plan fits; it says what would.
-        InvalidInput: If an argument is none, or the memory is less than the weights alone take.
+        InvalidInput: If an argument is invalid, or the memory is less than the weights alone take.
     """
-
-    recorder = _StepRecorder(model, data, device)
-    try:
-        return search(
-            model,
-            batch_size,
-            memory,
-            allow,
-            data=data,
-            validation_batch_size=validation_batch_size,
-            recorder=recorder,
-            device=device,
-        )
-    finally:
-        recorder.end()
+    _check(model, batch_size)
+    available = gpu(device).usable if device and memory is None else _read_memory(memory)
+    _check_weights(model, available)
+    job = Job(model, batch_size, available, Fidelity.read(allow), data, validation_batch_size, device)
+    if batch_size != "max" and device is None:
+        bound = upper_bound(model, max(batch_size, validation_batch_size or 1))
+        if bound is not None and bound <= available:
+            return build_stock_plan(job, batch_size, bound)
+    with Recorder(model, data, device) as recorder:
+        return _search(job, recorder)
 
 
-class _StepRecorder:
-    """Estimates ways of computing the step by recording them, each in a process of its own."""
-
-    def __init__(self, model: Any, data: Any, device: str | None) -> None:
-        self._model, self._data, self._device = model, data, device
-        self._early: EarlyRecording | None = None
-        self._early_batch = 0
-
-    def __call__(self, way: Way, size: int) -> Estimate:
-        batch = self._batch(PARTS_RECORDED * size if way.in_parts else size)
-        if self._early is not None and self._serves(batch):
-            early, self._early = self._early, None
-            early.tell(way)
-            if early.way == way:
-                return early.result()
-            early.end()
-        return self._estimate(batch, partial(compute, way=way))
-
-    def begin(self, size: int) -> None:
-        """Starts the process of the first recording, which waits to be told what to record."""
-        self._early_batch = self._batch(size)
-        start = partial(self._estimate, self._early_batch)
-        self._early = EarlyRecording(start, compute)
-
-    def expect(self, way: Way) -> None:
-        """Lets the process that was begun record a way that is likely to be asked for."""
-        if self._early is not None:
-            self._early.tell(way)
-
-    def end(self) -> None:
-        """Ends a process that was begun for nothing."""
-        if self._early is not None:
-            self._early.end()
-
-    def _serves(self, batch: int) -> bool:
-        """Whether what was begun tells as much of a batch: recorded at a quarter of it, or at half."""
-        return batch == self._early_batch if self._by_compiler else batch >= self._early_batch // 2
-
-    @property
-    def _by_compiler(self) -> bool:
-        """Whether XLA makes another step of each size; else other sizes come from the same recording."""
-        return self._model.jit_compile or self._device is not None
-
-    def _batch(self, batch: int) -> int:
-        return batch if self._by_compiler else min(batch, _LARGEST_RECORDED_FOR)
-
-    def _estimate(self, batch: int, build: Build, when_copied: Callable[[], None] | None = None) -> Estimate:
-        found = estimate(
-            self._model,
-            batch,
-            data=self._data,
-            build=build,
-            device=self._device,
-            when_copied=when_copied,
-        )
-        # As `fit` runs a planned step in an arena (`one_piece.py`), and as a GPU's allocator has its memory anyway.
-        return found.in_one_piece(before_the_optimizer=not self._model.optimizer.built)
-
-
-def compute(model: Any, way: Way) -> Step:
-    """Builds the step that is computed in some way; for a copy of the model that is recorded and thrown away."""
-    from memfit.compat import keras_layers
-    from memfit.steps.gradients import GradientShelf
-    from memfit.steps.micro_batches.step import micro_batched_train_step, whole_batch_train_step
-    from memfit.steps.rematerialisation import rematerialise, run_one_by_one
-    from memfit.steps.rollback import Rollback
-    from memfit.steps.update import Update
-
-    def as_it_is(x: Any) -> Any:
-        return keras_layers.forward(model, x, training=True)
-
-    if model.built and is_alone(model):
-        model.optimizer.build(model.trainable_variables)  # as the guard does before the first step
-    forward = as_it_is if way.segments is None else rematerialise(model, way.segments)
-    whole = way.segments is not None and not way.in_parts
-    shelf = GradientShelf(own_places=whole)
-    apply = None if model.jit_compile else shelf.put
-    if way.in_parts:
-        step = micro_batched_train_step(
-            model, lambda samples: (samples + PARTS_RECORDED - 1) // PARTS_RECORDED, forward, apply
-        )
+def _search(job: Job, recorder: Recorder) -> Plan:
+    recordings = Recordings(job, partial(_record, job, recorder))
+    chosen: Candidate | None
+    if job.batch_size == "max":
+        batch_size, chosen = search_largest_batch(recordings)
     else:
-        step = whole_batch_train_step(model, forward, apply)
-    object.__setattr__(model, "train_step", step)
-    if model.jit_compile:
-        return KerasStep(model, "train")
-    if way.segments is not None:
-        run_one_by_one().__enter__()  # for tracing, too; the process ends with the recording
-    rollback = Rollback(model, settles=True)
-    update = Update(model, shelf)
-    return _Watched(
-        KerasStep(model, "train"),
-        rollback.note,
-        update.run,
-        lambda: [*rollback.places, *shelf.places()],
-        nursery=whole,
-    )
+        batch_size = job.batch_size
+        stock = Candidate(Recipe(), Fidelity.EXACT, recordings.need(Recipe(), batch_size), 1.0)
+        chosen = choose_best([stock], job.memory) or search_recipe(recordings, batch_size)
+    if chosen is None:
+        raise refuse(recordings)
+    return build_plan(recordings, batch_size, chosen)
 
 
-class _Watched:
-    """A step with what the guard does around it."""
+def _record(job: Job, recorder: Recorder, recipe: Recipe, batch_size: int) -> Estimate:
+    """Records the step of a recipe, as `steps.build` builds it for `fit` as well."""
+    # XLA makes another step of each size; otherwise other sizes come from the same recording.
+    if not (job.model.jit_compile or job.device is not None or recipe.is_stock):
+        batch_size = min(batch_size, _LARGEST_RECORDED_FOR)
+    return recorder.estimate(batch_size, None if recipe.is_stock else partial(_build, recipe=recipe))
 
-    def __init__(
-        self,
-        step: Step,
-        before: Callable[[], None],
-        after: Callable[[], None],
-        variables: Callable[[], Sequence[Any]],
-        *,
-        nursery: bool,
-    ) -> None:
-        self._step, self._before, self._after = step, before, after
-        self.trace, self.variables, self.nursery = step.trace, variables, nursery
 
-    def run(self, data: Any, spec: Any) -> Any:
-        """Runs a step as the guard does when nothing fails."""
-        self._before()
-        logs = self._step.run(data, spec)
-        self._after()
-        return logs
+def _build(model: Any, recipe: Recipe) -> Any:
+    """Builds the step to record, on the copy of the model in the recorder's process."""
+    from memfit.steps.train_step import build
+
+    parts = None if recipe.micro_batch is None else RECORDED_PARTS
+    return build(model, recipe, parts=parts, applies_changes=True)
+
+
+def _check(model: Any, batch_size: Any) -> None:
+    if not getattr(model, "compiled", False):
+        raise InvalidInput(
+            "A plan is made for a compiled model: the optimizer and the loss take memory too",
+            received=type(model).__name__,
+            remedy="Call model.compile(...) first",
+        )
+    valid = isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size >= 1
+    if batch_size != "max" and not valid:
+        raise InvalidInput('`batch_size` is a whole number of at least 1, or "max"', received=batch_size)
+
+
+def _read_memory(memory: int | str | None) -> Size:
+    device = budget().device
+    return device.free if memory is None else Size(memory, of=device.total)
+
+
+def _check_weights(model: Any, memory: Size) -> None:
+    weights = Size(4 * sum(math.prod(weight.shape) for weight in model.weights))
+    if weights > memory:
+        raise InvalidInput(
+            f"The weights alone take {weights}, and no plan can make them smaller",
+            received=f"memory={memory}",
+            remedy="Give more memory, or use a smaller network",
+        )

@@ -1,188 +1,126 @@
-"""`search`: the most faithful changes that make a job fit, and of those the fastest, without trial runs."""
+"""The search: the most faithful recipe that fits, and of those the fastest, without trial runs.
 
-import math
-from typing import Any, Literal
+What a recipe saves is first taken from its levers' predictions, which know the ops but not the allocator; the
+recipe chosen is then recorded, and the search goes on with what that showed. A less faithful recipe is chosen only
+after the tightest more faithful one has been recorded, or is predicted to be far beyond the memory.
+"""
 
-from memfit.budgets.budget import budget
-from memfit.budgets.gpu_table import gpu
-from memfit.errors import InvalidInput
-from memfit.planning.bound import upper_bound
-from memfit.planning.candidates import Candidate, Way, best
+from memfit.planning.candidates import Candidate, choose_best
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.job import Job
-from memfit.planning.largest_batch import largest_batch
-from memfit.planning.levers.micro_batches import custom_step
-from memfit.planning.made_plans import clear_fit, made
-from memfit.planning.plan import Plan
-from memfit.planning.prospects import Prospects
-from memfit.planning.recorded_steps import Recorder
-from memfit.planning.refusal import refusal
-from memfit.sizes import Size
+from memfit.planning.largest_batch import find_largest_batch
+from memfit.planning.recordings import Recordings
 
-# How many ways of computing a step are recorded at most before the search gives up on recording more.
+# How many recipes are recorded at one fidelity before only the recorded ones are left to choose from.
 _RECORDINGS = 3
+# The most that an unrecorded recipe was ever predicted too high, as a multiple of what its recording showed; beyond
+# the memory by more than this it is not worth a recording.
+WORST_PREDICTION = 2.0
 # How much larger a batch has to promise to be for one more recording: predictions are no finer.
 _WORTH_RECORDING = 1.05
-# How much more a second recording of the same step may show: threads run its ops in another order, and gaps fall
-# otherwise. With 1.03 the test of it failed once on a busy machine; at which of its claims was not seen.
-_REPEATED = 1.05
 
 
-def search(
-    model: Any,
-    batch_size: int | Literal["max"],
-    memory: int | str | None = None,
-    allow: str = "near",
-    *,
-    data: Any = None,
-    validation_batch_size: int | None = None,
-    recorder: Recorder | None = None,
-    device: str | None = None,
-) -> Plan:
-    """Searches the plan; `memfit.plan` is this with the recorder of the training room.
-
-    What a way of computing the step saves is first taken from a prediction, which knows the ops but not the
-    allocator; the step chosen is then recorded, and the search goes on with what that showed, so that the plan's
-    peak is always one that a recording stands behind.
-
-    Args:
-        model: A compiled Keras model.
-        batch_size: Samples in one optimizer update, or "max" for as many as fit.
-        memory: What the job may take on its device, such as "8GiB" or "80%"; None for what is free there.
-        allow: The farthest that the plan may go: "exact", "near", "precision" or "model".
-        data: An example of the training data (or the dataset), where the model does not tell its inputs.
-        validation_batch_size: Samples in a validation batch; None where there is no validation.
-        recorder: Estimates a way of computing the step by recording it; None to trust the predictions.
-        device: A GPU to plan for, whose compiler is asked where it is installed; None for this machine.
-
-    Returns:
-        The plan; print it, or give it to `memfit.fit(..., plan=plan)`.
-
-    Raises:
-        DoesNotFit: If no allowed plan fits; it says what would.
-        InvalidInput: If an argument is none, or the memory is less than the weights alone take.
-    """
-    allowed = Fidelity.read(allow)
-    if not getattr(model, "compiled", False):
-        raise InvalidInput(
-            "A plan is made for a compiled model: the optimizer and the loss take memory too",
-            received=type(model).__name__,
-            remedy="Call model.compile(...) first",
-        )
-    if batch_size != "max" and (
-        isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
-    ):
-        raise InvalidInput('`batch_size` is a whole number of at least 1, or "max"', received=batch_size)
-    available = gpu(device).usable if device and memory is None else _memory(memory)
-    _check_weights(model, available)
-    job = Job(model, batch_size, available, allowed, data, validation_batch_size, device)
-    if batch_size != "max" and device is None:
-        bound = upper_bound(model, max(batch_size, validation_batch_size or 1))
-        if bound is not None and bound <= available:
-            return clear_fit(job, batch_size, bound)
-    return _searched(job, recorder)
+def search_recipe(recordings: Recordings, batch_size: int) -> Candidate | None:
+    """Searches the most faithful recipe with which a batch fits; None where no allowed one does."""
+    for fidelity in Fidelity:
+        if fidelity > recordings.job.allow:
+            return None
+        chosen = _search_at(recordings, batch_size, fidelity)
+        if chosen is not None:
+            return chosen
+    return None
 
 
-def _searched(job: Job, recorder: Recorder | None) -> Plan:
-    prospects = Prospects(job, recorder)
-    if job.batch_size != "max":
-        stock = prospects.candidates(job.batch_size, Fidelity.EXACT)[0]
-        if stock.peak <= job.memory:
-            return made(prospects, job.batch_size, stock)
-    prospects.find_segments()
-    batch_size, chosen = _choice(prospects)
+def search_largest_batch(recordings: Recordings) -> tuple[int, Candidate | None]:
+    """Searches the largest batch for which an allowed recipe fits, and the most faithful recipe for it."""
     recorded = 0
     for _ in range(_RECORDINGS):
-        if chosen is None or not prospects.can_record(chosen.way):
+        batch_size, chosen = _choose_largest(recordings)
+        if (
+            chosen is None
+            or not recordings.can_record(chosen.recipe)
+            or batch_size < _WORTH_RECORDING * recorded
+        ):
             break
-        if job.batch_size == "max" and batch_size < _WORTH_RECORDING * recorded:
-            break
-        prospects.record(chosen.way, chosen.micro_batch or batch_size)
-        recorded, _ = _choice(prospects, recorded_only=True)
-        batch_size, chosen = _choice(prospects)
-    # Enough has been recorded: only what a recording stands behind is left to choose from.
-    batch_size, chosen = _choice(prospects, recorded_only=True)
-    last = prospects.last_resort if job.batch_size == "max" else None
-    if chosen is not None and chosen.micro_batch is None and last is not None:
-        prospects.record(last, batch_size)
-        batch_size, chosen = _choice(prospects, recorded_only=True)
-    if chosen is None:
-        # Nothing seems to fit: the way that takes least has to show whether that is so.
-        prospects.record(*_least(prospects))
-        batch_size, chosen = _choice(prospects, recorded_only=True)
-    # Sizes between those replayed were taken from a line; the one chosen is replayed itself.
-    looked_at = None
-    while chosen is not None and chosen.way in prospects.steps:
-        size = chosen.micro_batch or batch_size
-        if looked_at == (chosen.way, size):
-            break
-        looked_at = (chosen.way, size)
-        prospects.steps.look_at(chosen.way, size)
-        batch_size, chosen = _choice(prospects, recorded_only=True, at_most=batch_size)
-    if chosen is None:
-        raise _refused(prospects)
-    return made(prospects, batch_size, chosen)
+        recordings.record(chosen.recipe, batch_size)
+        recorded, _ = _choose_largest(recordings, recorded_only=True)
+    batch_size, chosen = _choose_largest(recordings, recorded_only=True)
+    tightest = _choose_tightest(recordings, batch_size or 1, recordings.job.allow)
+    if tightest is not None and (chosen is None or chosen.recipe.micro_batch is None):
+        recordings.record(tightest.recipe, batch_size or 1)
+        batch_size, chosen = _choose_largest(recordings, recorded_only=True)
+    seen: set[tuple[object, int]] = set()
+    while chosen is not None and (chosen.recipe, batch_size) not in seen:
+        # Sizes between those replayed were taken from a line; the one chosen is replayed itself.
+        seen.add((chosen.recipe, batch_size))
+        recordings.look_at(chosen.recipe, batch_size)
+        batch_size, chosen = _choose_largest(recordings, recorded_only=True, at_most=batch_size)
+    return batch_size, chosen
 
 
-def _choice(
-    prospects: Prospects, *, recorded_only: bool = False, at_most: int | None = None
-) -> tuple[int, Candidate | None]:
-    """The batch and the best candidate for it, as far as is known by now."""
-
-    def found(size: int) -> Candidate | None:
-        return prospects.best(size, recorded_only=recorded_only)
-
-    asked = prospects.job.batch_size
-    batch_size = asked if asked != "max" else largest_batch(lambda size: found(size) is not None, at_most)
-    return batch_size, found(batch_size) if batch_size else None
+def list_recorded(recordings: Recordings, batch_size: int) -> list[Candidate]:
+    """Lists the allowed candidates for a batch that a recording stands behind."""
+    candidates = recordings.candidates(batch_size, recordings.job.allow)
+    return [candidate for candidate in candidates if not recordings.can_record(candidate.recipe)]
 
 
-def _least(prospects: Prospects) -> tuple[Way, int]:
-    """The allowed way that takes least, and the samples that then pass at once."""
-    job = prospects.job
-    batch_size = 1 if job.batch_size == "max" else job.batch_size
-    if (last := prospects.last_resort) is not None:
-        return last, batch_size
-    least = min(prospects.candidates(batch_size, job.allow), key=lambda candidate: candidate.peak)
-    return least.way, least.micro_batch or batch_size
-
-
-def _refused(prospects: Prospects) -> Exception:
-    job = prospects.job
-    batch_size = 1 if job.batch_size == "max" else job.batch_size
-    found = prospects.candidates(batch_size)
-    allowed = [candidate for candidate in found if candidate.fidelity <= job.allow]
-    recorded = [candidate for candidate in allowed if not prospects.can_record(candidate.way)]
-    smallest = min(candidate.peak for candidate in recorded)
-    # What is advised must be accepted, and the next recording of the same step shows a little more or less.
-    farther = [candidate for candidate in found if candidate.fidelity > job.allow]
-    beyond = best(farther, int(job.memory / _REPEATED), Fidelity.MODEL)
-    return refusal(
-        batch_size,
-        job.memory,
-        job.allow,
-        Size(int(smallest * _REPEATED)),
-        0 if job.batch_size == "max" else _largest_accepted(prospects),
-        None if beyond is None else beyond.fidelity,
-        custom_step(job.model) if job.allow < Fidelity.PRECISION else None,
-    )
-
-
-def _largest_accepted(prospects: Prospects) -> int:
-    room = int(prospects.job.memory / _REPEATED)
-    return largest_batch(lambda size: prospects.best(size, memory=room, recorded_only=True) is not None)
-
-
-def _memory(memory: int | str | None) -> Size:
-    device = budget().device
-    return device.free if memory is None else Size(memory, of=device.total)
-
-
-def _check_weights(model: Any, memory: Size) -> None:
-    weights = Size(4 * sum(math.prod(weight.shape) for weight in model.weights))
-    if weights > memory:
-        raise InvalidInput(
-            f"The weights alone take {weights}, and no plan can make them smaller",
-            received=f"memory={memory}",
-            remedy="Give more memory, or use a smaller network",
+def _search_at(recordings: Recordings, batch_size: int, fidelity: Fidelity) -> Candidate | None:
+    """Searches among the recipes of just one fidelity."""
+    looked_at: set[object] = set()
+    recorded = 0
+    while True:
+        best = choose_best(
+            _at(recordings, batch_size, fidelity, recorded < _RECORDINGS), recordings.job.memory
         )
+        if best is None:
+            best = _choose_tightest(recordings, batch_size, fidelity, only=True)
+            if best is None:
+                return None
+        if recordings.can_record(best.recipe):
+            recordings.record(best.recipe, batch_size)
+            recorded += 1
+        elif best.recipe in looked_at:
+            return best
+        else:
+            looked_at.add(best.recipe)
+            recordings.look_at(best.recipe, batch_size)
+
+
+def _at(recordings: Recordings, batch_size: int, fidelity: Fidelity, unrecorded: bool) -> list[Candidate]:
+    """Lists the candidates of one fidelity, with those that a recording would tell more of or without."""
+    return [
+        candidate
+        for candidate in recordings.candidates(batch_size, fidelity)
+        if candidate.fidelity == fidelity and (unrecorded or not recordings.can_record(candidate.recipe))
+    ]
+
+
+def _choose_tightest(
+    recordings: Recordings, batch_size: int, allow: Fidelity, *, only: bool = False
+) -> Candidate | None:
+    """Chooses the allowed recipe that is predicted to take least, if it was not recorded and may fit."""
+    candidates = [
+        candidate
+        for candidate in recordings.candidates(batch_size, allow)
+        if not only or candidate.fidelity == allow
+    ]
+    if not candidates:
+        return None
+    # Of those that take the same, the last: large convolutions in parts save what only a compiler can tell.
+    tightest = min(reversed(candidates), key=lambda candidate: candidate.need)
+    worth = tightest.need <= WORST_PREDICTION * recordings.job.memory
+    return tightest if worth and recordings.can_record(tightest.recipe) else None
+
+
+def _choose_largest(
+    recordings: Recordings, *, recorded_only: bool = False, at_most: int | None = None
+) -> tuple[int, Candidate | None]:
+    """Chooses the largest batch and the best candidate for it, as far as is known by now."""
+
+    def choose(batch_size: int) -> Candidate | None:
+        allow, memory = recordings.job.allow, recordings.job.memory
+        if recorded_only:
+            return choose_best(list_recorded(recordings, batch_size), memory)
+        return choose_best(recordings.candidates(batch_size, allow), memory)
+
+    batch_size = find_largest_batch(lambda size: choose(size) is not None, at_most)
+    return batch_size, choose(batch_size) if batch_size else None

@@ -16,34 +16,34 @@ class GradientShelf:
     gives it back, gradient by gradient, as the update no longer needs them.
 
     Where large tensors hardly find room that is not enough: gradients stay where they were computed, among those
-    large tensors, until the update. In places of their own, which are there before the step, they lie together.
+    large tensors, until the update. In buffers of their own, which are there before the step, they lie together.
 
     Args:
-        own_places: Whether gradients are added to zeros in places of their own; those of embeddings never are.
+        own_buffers: Whether gradients are added to zeros in buffers of their own; those of embeddings never are.
     """
 
-    def __init__(self, *, own_places: bool = False) -> None:
-        self.own_places = own_places
-        self._places: dict[int, tuple[tf.Variable, ...]] = {}
+    def __init__(self, *, own_buffers: bool = False) -> None:
+        self.own_buffers = own_buffers
+        self._buffers: dict[int, tuple[tf.Variable, ...]] = {}
         self._shapes: dict[int, Any] = {}
         self._weights: list[Any] = []
 
     def put(self, gradients: Sequence[Any], weights: Sequence[Any]) -> None:
         """Takes the gradients of a step; some of them may be None."""
         self._weights = list(weights)
-        added: dict[Any, Any] = {}  # the ops that add gradients to their places, by those that compute them
+        added: dict[Any, Any] = {}  # the ops that add gradients to their buffers, by those that compute them
         for weight, gradient in zip(weights, gradients, strict=True):
             if gradient is None:
                 continue
             rows = isinstance(gradient, tf.IndexedSlices)
             parts = (gradient.values, gradient.indices) if rows else (gradient,)
-            for place, part in zip(self._place(weight, parts), parts, strict=True):
-                if self.own_places and not rows:
-                    done = place.assign_add(part, read_value=False)
+            for buffer, part in zip(self._buffers_of(weight, parts), parts, strict=True):
+                if self.own_buffers and not rows:
+                    done = buffer.assign_add(part, read_value=False)
                     if len(weight.shape) > 1 and not tf.executing_eagerly():
                         added[part.op] = done
                 else:
-                    place.assign(part)
+                    buffer.assign(part)
         # Each is added before the next is computed: an executor with a fixed order may leave all adding to the end.
         for op, after in pairwise(_from_the_last(list(added))):
             run_after(after, added[op])
@@ -55,7 +55,7 @@ class GradientShelf:
 
     def read(self, weight: Any) -> Any:
         """The gradient of a weight, or None."""
-        parts = [place.read_value() for place in self._places.get(id(weight), ())]
+        parts = [buffer.read_value() for buffer in self._buffers.get(id(weight), ())]
         if not parts:
             return None
         if len(parts) == 1:
@@ -66,33 +66,33 @@ class GradientShelf:
         indices.set_shape([None])
         return tf.IndexedSlices(values, indices, tf.constant(list(weight.shape), tf.int64))
 
-    def places(self) -> list[tf.Variable]:
+    def buffers(self) -> list[tf.Variable]:
         """The variables that hold the gradients."""
-        return [place for places in self._places.values() for place in places]
+        return [buffer for buffers in self._buffers.values() for buffer in buffers]
 
     def clear(self) -> None:
-        """Gives all gradients back; those in places of their own become zeros again, one after the other.
+        """Frees all gradients; those in buffers of their own become zeros again, one after the other.
 
-        Each place is given back and taken again at once, so that it is found where it was.
+        Each buffer is freed and taken again at once, so that it is found where it was.
         """
         last: list[Any] = []
-        for number, places in self._places.items():
-            for place in places:
+        for number, buffers in self._buffers.items():
+            for buffer in buffers:
                 with tf.control_dependencies(last):
-                    last = [place.assign(nothing(place.dtype), read_value=False)]
-                if self.own_places and len(places) == 1:
+                    last = [buffer.assign(empty(buffer.dtype), read_value=False)]
+                if self.own_buffers and len(buffers) == 1:
                     with tf.control_dependencies(last):
-                        last = [place.assign(zeros(self._shapes[number], place.dtype), read_value=False)]
+                        last = [buffer.assign(zeros(self._shapes[number], buffer.dtype), read_value=False)]
 
-    def _place(self, weight: Any, parts: Sequence[Any]) -> tuple[tf.Variable, ...]:
-        known = self._places.get(id(weight))
+    def _buffers_of(self, weight: Any, parts: Sequence[Any]) -> tuple[tf.Variable, ...]:
+        known = self._buffers.get(id(weight))
         if known is None or len(known) != len(parts):
-            own = self.own_places and len(parts) == 1
+            own = self.own_buffers and len(parts) == 1
             self._shapes[id(weight)] = weight.shape
             with tf.init_scope(), tf.device(weight.value.device):
-                self._places[id(weight)] = known = tuple(
+                self._buffers[id(weight)] = known = tuple(
                     tf.Variable(
-                        zeros(weight.shape, part.dtype) if own else nothing(part.dtype),
+                        zeros(weight.shape, part.dtype) if own else empty(part.dtype),
                         shape=tf.TensorShape(None),
                         trainable=False,
                     )
@@ -103,19 +103,19 @@ class GradientShelf:
 
 def _from_the_last(ops: Sequence[Any]) -> list[Any]:
     """Returns the ops in an order in which they can run, those of the last weights as early as can be."""
-    place: dict[Any, int] = {}
+    position: dict[Any, int] = {}
     for op in reversed(ops):
         waiting = [(op, False)]
         while waiting:
             one, inputs_done = waiting.pop()
-            if one in place:
+            if one in position:
                 continue
             if inputs_done:
-                place[one] = len(place)
+                position[one] = len(position)
                 continue
             before = [*(tensor.op for tensor in one.inputs), *one.control_inputs]
-            waiting += [(one, True), *((other, False) for other in before if other not in place)]
-    return sorted(ops, key=place.__getitem__)
+            waiting += [(one, True), *((other, False) for other in before if other not in position)]
+    return sorted(ops, key=position.__getitem__)
 
 
 def zeros(shape: Any, dtype: Any) -> Any:
@@ -123,6 +123,6 @@ def zeros(shape: Any, dtype: Any) -> Any:
     return tf.raw_ops.Empty(shape=list(shape), dtype=dtype, init=True)
 
 
-def nothing(dtype: Any) -> Any:
+def empty(dtype: Any) -> Any:
     """An empty tensor."""
     return tf.zeros([0], dtype)

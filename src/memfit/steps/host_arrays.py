@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from memfit.compat import keras_data, keras_training
-from memfit.planning.levers.host_inputs import why_not
+from memfit.steps.installing import is_custom
 from memfit.steps.micro_batches.samples import Samples
 
 Step = Callable[[Any], dict[str, Any]]
@@ -42,7 +42,7 @@ class HostArrays:
         finally:
             self._leaves = []
 
-    def fed(self, step: Step) -> Step:
+    def feed(self, step: Step) -> Step:
         """Makes a step of samples' numbers from a step of a batch."""
 
         def on_numbers(data: Any) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def on_host(
         arguments are the same.
     """
     parts = (arguments["x"], arguments["y"], arguments["sample_weight"])
-    if not wanted or why_not(model, parts) is not None:
+    if not wanted or why_not_host_arrays(model, parts) is not None:
         yield arguments, None
         return
     numbered = dict(arguments)
@@ -131,6 +131,32 @@ def on_host(
     keras_training.build(model, *host.specs)
     with host.holding(arrays):
         yield numbered, host
+
+
+def why_not_host_arrays(model: Any, data: Any) -> str | None:
+    """Says why the samples cannot be taken from the host's arrays as they are needed, or None where they can.
+
+    Args:
+        model: A compiled model.
+        data: What it will be trained on; None where that is not known, which is taken for arrays.
+    """
+    if model.jit_compile and not model.run_eagerly:
+        return "XLA compiles the step, and such a step cannot read from the host"
+    if is_custom(model, "train_step"):
+        return "its train_step is custom"
+    if keras_training.has_strategy(model):
+        return "a distribution strategy feeds the steps"
+    if data is not None and not _are_arrays(data):
+        return "the data comes in batches already, or not as NumPy arrays"
+    return None
+
+
+def _are_arrays(data: Any) -> bool:
+    """Whether data is NumPy arrays of numbers and nothing else, in any nested structure."""
+    leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
+    return bool(leaves) and all(
+        isinstance(leaf, np.ndarray) and leaf.ndim > 0 and leaf.dtype.kind in "biuf" for leaf in leaves
+    )
 
 
 def _spec(array: Any) -> Any:

@@ -1,20 +1,41 @@
 """Training a model in mixed precision for a while: its layers compute in 16 bits, its weights stay float32."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import keras
 
 from memfit.compat import keras_layers
 from memfit.compat.keras_layers import all_layers
 from memfit.errors import InvalidInput
+from memfit.steps.change import Change
 
 POLICIES = ("mixed_bfloat16", "mixed_float16")
 
 
+@dataclass(frozen=True)
+class MixedPrecision(Change):
+    """Lets layers compute under a mixed dtype policy.
+
+    Attributes:
+        policy: "mixed_bfloat16" or "mixed_float16".
+    """
+
+    kind: ClassVar[str] = "precision"
+    policy: str
+
+    def applied(self, model: Any) -> AbstractContextManager[None]:
+        """Lowers the model's layers for a while."""
+        return lower(model, self.policy)
+
+    def __str__(self) -> str:
+        return self.policy
+
+
 @contextmanager
-def lowered(model: keras.Model, policy: str | None) -> Iterator[None]:
+def lower(model: keras.Model, policy: str) -> Iterator[None]:
     """Lets a model compute under a mixed policy, and gives it its own policies back afterwards.
 
     The layers that give the outputs of a functional model stay in float32, as Keras advises: a softmax or a
@@ -22,14 +43,11 @@ def lowered(model: keras.Model, policy: str | None) -> Iterator[None]:
 
     Args:
         model: A compiled model.
-        policy: "mixed_bfloat16", "mixed_float16", or None for no change.
+        policy: "mixed_bfloat16" or "mixed_float16".
 
     Raises:
         InvalidInput: If the policy is another, or the model's layers do not all compute in float32.
     """
-    if policy is None:
-        yield
-        return
     layers = _to_lower(model, policy)
     own = [layer.dtype_policy for layer in layers]
     optimizer = model.optimizer

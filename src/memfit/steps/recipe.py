@@ -1,8 +1,13 @@
 """The recipe: how one training step is computed, as plain data."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
-from memfit.steps.rematerialisation import Segments
+from memfit.errors import InvalidInput
+from memfit.steps.change import Change
+from memfit.steps.rematerialisation.segments import Segments
 
 
 @dataclass(frozen=True)
@@ -10,24 +15,70 @@ class Recipe:
     """How a step is computed; `Recipe()` is stock Keras's own step.
 
     Attributes:
-        micro_batch: Samples at a time; None for the whole batch at once.
-        segments: What is kept for the backward pass; None for everything.
-        precision: A Keras dtype policy to train in, such as "mixed_bfloat16"; None for the model's own.
+        micro_batch: Samples in a micro-batch (gradient accumulation); None for the whole batch at once.
+        segments: What is kept for the backward pass (activation checkpointing); None for everything.
         inputs_on_host: Whether arrays stay on the host, and a step takes only the samples that it computes.
+        changes: What else is done to the model while it trains, such as another precision.
+        validation_batch: Samples that a validation step computes at once; None for whole batches.
     """
 
     micro_batch: int | None = None
     segments: Segments | None = None
-    precision: str | None = None
     inputs_on_host: bool = False
+    changes: tuple[Change, ...] = ()
+    validation_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("micro_batch", "validation_batch"):
+            size = getattr(self, name)
+            if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+                raise InvalidInput(
+                    f"`{name}` of a recipe is a whole number of samples, at least 1", received=size
+                )
 
     @property
     def is_stock(self) -> bool:
-        """Whether the step is stock Keras's own."""
-        return self == Recipe()
+        """Whether the training step is stock Keras's own."""
+        return replace(self, validation_batch=None) == Recipe()
+
+    @contextmanager
+    def applied(self, model: Any) -> Iterator[None]:
+        """Makes the recipe's changes to a model for the length of a training, and takes them back."""
+        with ExitStack() as stack:
+            for change in self.changes:
+                stack.enter_context(change.applied(model))
+            yield
 
     def __str__(self) -> str:
         size = "whole batches" if self.micro_batch is None else f"micro-batches of {self.micro_batch}"
-        if self.segments is None:
-            return size
-        return f"{size}, rematerialised in {len(self.segments.starts) + 1} segments"
+        segments = "" if self.segments is None else f"rematerialised in {self.segments.count} segments"
+        return ", ".join(filter(None, (size, segments, *map(str, self.changes))))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain data that `from_json` reads."""
+        return {
+            "micro_batch": self.micro_batch,
+            "segments": None if self.segments is None else self.segments.to_json(),
+            "inputs_on_host": self.inputs_on_host,
+            "changes": [change.to_json() for change in self.changes],
+            "validation_batch": self.validation_batch,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Recipe":
+        """Reads what `to_json` returned.
+
+        Raises:
+            InvalidInput: If something is missing or of another kind.
+        """
+        try:
+            segments = data["segments"]
+            return cls(
+                data["micro_batch"],
+                None if segments is None else Segments.from_json(segments),
+                bool(data["inputs_on_host"]),
+                tuple(Change.from_json(change) for change in data["changes"]),
+                data["validation_batch"],
+            )
+        except (KeyError, TypeError) as error:
+            raise InvalidInput(f"A recipe is read from what `Recipe.to_json` returned ({error})") from error

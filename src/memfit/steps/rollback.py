@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from memfit.compat import keras_training
-from memfit.steps.small_buffers import is_small, settle
+from memfit.steps.placeholder_buffers import is_small, settle
 
 
 class Rollback:
@@ -25,15 +25,16 @@ class Rollback:
         self._model, self._settles = model, settles
         self._variables: list[Any] = []
         self._read: Callable[[], list[Any]] | None = None
+        self._looks_again = True
         self._values: list[Any] = []
         self._own: dict[Any, Any] = {}
 
     def note(self) -> None:
         """Notes how things are now."""
         if self._read is None:
-            self._variables = self._changing()
-            self._read = self._reading([variable.value for variable in self._variables])
-        self._values = []  # which would keep the places from being used again
+            self._variables = self._find_changing()
+            self._read = self._trace_reading([variable.value for variable in self._variables])
+        self._values = []  # which would keep the old buffers from being used again
         self._values = self._read()
 
     def undo(self) -> None:
@@ -45,46 +46,49 @@ class Rollback:
             # What the first step made was not there to be noted.
             if any(id(variable) not in known for variable in metric.variables):
                 metric.reset_state()
-                self.forget()
+                self._read = None
 
-    def forget(self) -> None:
-        """Looks for the variables anew at the next note: a first step makes those of the metrics."""
-        self._read, self._values = None, []
+    def look_again(self) -> None:
+        """Looks for the variables anew, once, at the next `note`: a first step makes those of the metrics."""
+        if self._looks_again:
+            self._looks_again = False
+            if {id(variable) for variable in self._find_changing()} != {id(v) for v in self._variables}:
+                self._read = None
 
     @property
-    def places(self) -> list[tf.Variable]:
+    def buffers(self) -> list[tf.Variable]:
         """Where small variables are moved to."""
-        return [place for _, place in self._kept().setdefault("places", {}).values()]
+        return [buffer for _, buffer in self._kept().setdefault("buffers", {}).values()]
 
-    def _reading(self, variables: list[Any]) -> Callable[[], list[Any]]:
+    def _trace_reading(self, variables: list[Any]) -> Callable[[], list[Any]]:
         """A function that reads all the variables; it takes a while to trace, and is kept for later trainings."""
         kept = self._kept()
         # The function holds the variables, so that none of these numbers can come again.
         key = ("read", self._settles, *map(id, variables))
         if key not in kept:
             small = [variable for variable in variables if self._settles and is_small(variable)]
-            places = [self._place(variable) for variable in small]
+            buffers = [self._make_buffer(variable) for variable in small]
 
             def read() -> list[Any]:
-                settle(small, places)
+                settle(small, buffers)
                 return [variable.read_value() for variable in variables]
 
             kept[key] = tf.function(read, autograph=False).get_concrete_function()
         reading: Callable[[], list[Any]] = kept[key]
         return reading
 
-    def _place(self, variable: Any) -> tf.Variable:
-        places = self._kept().setdefault("places", {})
-        if id(variable) not in places:
+    def _make_buffer(self, variable: Any) -> tf.Variable:
+        buffers = self._kept().setdefault("buffers", {})
+        if id(variable) not in buffers:
             with tf.device(variable.device):
                 value = tf.raw_ops.DeepCopy(x=variable.read_value())
-                place = tf.Variable(value, shape=tf.TensorShape(None), trainable=False)
-            places[id(variable)] = variable, place
-        found: tf.Variable = places[id(variable)][1]
-        return found
+                buffer = tf.Variable(value, shape=tf.TensorShape(None), trainable=False)
+            buffers[id(variable)] = variable, buffer
+        made: tf.Variable = buffers[id(variable)][1]
+        return made
 
     def _kept(self) -> dict[Any, Any]:
         return keras_training.kept_steps(self._model) if self._model.compiled else self._own
 
-    def _changing(self) -> list[Any]:
+    def _find_changing(self) -> list[Any]:
         return [*self._model.non_trainable_variables, *self._model.metrics_variables]

@@ -1,16 +1,17 @@
-"""Steps that can be taken back: a training step in two halves, and steps that leave the weights alone."""
+"""`build`: the one place where a recipe becomes a training step. The recorder, `fit` and the guard all run it."""
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import gc
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from memfit.budgets.peaks import device_name
+from memfit.budgets.one_region import take_one_region
 from memfit.compat import keras_layers
 from memfit.compat.tf_runtime import refuses_to_run_one_by_one
-from memfit.estimation.optimizers import is_alone, optimizers_of
+from memfit.estimation.optimizers import is_alone
+from memfit.steps.custom_step import watch_updates
 from memfit.steps.gradients import GradientShelf
 from memfit.steps.host_arrays import HostArrays
 from memfit.steps.installing import is_custom
@@ -22,64 +23,129 @@ from memfit.steps.micro_batches.step import (
     micro_batched_train_step,
     whole_batch_train_step,
 )
+from memfit.steps.placeholder_buffers import PlaceholderBuffers, settle_logs
+from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import rematerialise, run_one_by_one
-from memfit.steps.small_buffers import Nursery
+from memfit.steps.rollback import Rollback
+from memfit.steps.tracing import CompiledStep
 from memfit.steps.update import Update
-from memfit.training.guard.events import OutOfMemory, Shortage
-from memfit.training.guard.tightening import Settings
-
-Compiled = Callable[[Any, Any], Any]
 
 
-class TrainStep:
-    """A training step: `compute` may fail and be taken back, `update` may fail and be finished.
-
-    With XLA the whole step is one program, and there is nothing left to update.
-    A custom `train_step` cannot be split either; for it is noted whether it had begun to update.
+def build(
+    model: keras.Model,
+    recipe: Recipe,
+    host: HostArrays | None = None,
+    *,
+    parts: int | None = None,
+    applies_changes: bool = False,
+) -> "TrainStep":
+    """Builds the training step that a recipe describes.
 
     Args:
         model: A compiled model.
-        settings: How to compute.
+        recipe: How to compute the step.
         host: What the step reads its samples from; None where it is given whole batches.
+        parts: With a recipe for micro-batches, in how many of them to cut a batch of whatever size: recordings are
+            made at smaller batches than the recipe is for.
+        applies_changes: Whether the step makes the recipe's changes to the model, until it is closed; `fit` makes
+            them for the whole training instead.
+    """
+    changes = ExitStack()
+    if applies_changes:
+        changes.enter_context(recipe.applied(model))
+    return TrainStep(model, recipe, host, parts, changes)
+
+
+class TrainStep:
+    """A training step: `compute` may fail and be undone, `update` may fail and be finished.
+
+    With XLA the whole step is one program, and there is nothing left to update. A custom `train_step` cannot be
+    split either; for it is noted whether it had begun to update.
+
+    All that has to be there before the first step is made when it is built: what is left of an arena as one
+    region, the optimizer's state, the buffers that keep small tensors out of the way of large ones.
     """
 
-    def __init__(self, model: keras.Model, settings: Settings, host: HostArrays | None = None) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        recipe: Recipe,
+        host: HostArrays | None = None,
+        parts: int | None = None,
+        changes: ExitStack | None = None,
+    ) -> None:
+        self._model, self._recipe, self._parts, self._changes = model, recipe, parts, changes
+        if not recipe.is_stock:
+            take_one_region()
         if model.built and not model.optimizer.built and is_alone(model):
             # Otherwise a loss scale would be traced as a constant.
             model.optimizer.build(model.trainable_variables)
+        self._rollback = Rollback(model, settles=not recipe.is_stock)
         self._unfinished = False
-        self._around = nullcontext if settings.segments is None else run_one_by_one
+        self._executor = nullcontext if recipe.segments is None else run_one_by_one
+        self._shelf: GradientShelf | None = None
         self._update: Update | None = None
         self._begun: tf.Variable | None = None
+        body = self._build_body()
+        self._function = CompiledStep(model, body if host is None else host.feed(body))
+
+    def _build_body(self) -> Step:
+        model, recipe = self._model, self._recipe
         if is_custom(model, "train_step"):
             self._begun = tf.Variable(False, trainable=False)
-            step = _watched(model, self._begun)
-        elif model.jit_compile and not model.run_eagerly:
-            step = train_step(model, settings)
-        else:
-            whole = settings.segments is not None and settings.micro_batch is None
-            shelf = GradientShelf(own_places=whole)
-            self._update = Update(model, shelf)
-            if whole and model.variables:
-                self._nursery = Nursery([variable.value for variable in model.variables])
-            step = train_step(model, settings, shelf.put)
-        self._function = compiled(model, step if host is None else host.fed(step))
+            return watch_updates(model, self._begun)
+        if model.jit_compile and not model.run_eagerly:
+            return build_body(model, recipe, parts=self._parts)
+        whole = recipe.segments is not None and recipe.micro_batch is None
+        self._shelf = GradientShelf(own_buffers=whole)
+        self._update = Update(model, self._shelf)
+        if whole and model.variables:
+            self._placeholders = PlaceholderBuffers([variable.value for variable in model.variables])
+        return build_body(model, recipe, self._shelf.put, self._parts)
 
-    def compute(self, data: Any, spec: Any) -> Any:
-        """Computes gradients and metrics of a batch, and returns the logs."""
+    def trace(self, spec: Any) -> Any:
+        """Traces the step for all batches of a spec, without running it.
+
+        Returns:
+            The ConcreteFunction; None where the model runs eagerly.
+        """
+        with self._executor():
+            return self._function.trace(spec)
+
+    def run(self, data: Any, spec: Any = None) -> Any:
+        """Does a whole step in which nothing fails; returns the logs."""
+        self.note()
+        logs = self.compute(data, spec)
+        self.update()
+        return settle_logs(logs)
+
+    def note(self) -> None:
+        """Notes what `undo` puts back."""
+        self._rollback.note()
+
+    def compute(self, data: Any, spec: Any = None) -> Any:
+        """Computes gradients and metrics of a batch; returns the logs."""
         self.abandon()  # what a failure before has left
         self._unfinished = True
         if self._begun is not None:
             self._begun.assign(False)
         try:
-            with self._around():
-                return self._function(data, spec)
+            with self._executor():
+                logs = self._function(data, spec)
         except tf.errors.FailedPreconditionError as error:
-            # Loops of somebody's own `tf.function` that was traced before cannot run one by one; nothing has run.
-            if self._around is nullcontext or not refuses_to_run_one_by_one(error):
+            # Loops in a user's own `tf.function` that was traced before cannot run one by one; nothing has run.
+            if self._executor is nullcontext or not refuses_to_run_one_by_one(error):
                 raise
-            self._around = nullcontext
-            return self._function(data, spec)
+            self._executor = nullcontext
+            logs = self._function(data, spec)
+        self._rollback.look_again()  # the first step has made the metrics' variables
+        return logs
+
+    def undo(self) -> None:
+        """Puts back what `compute` changed, and frees its gradients."""
+        self.abandon()
+        self._rollback.undo()
+        gc.collect()
 
     def update(self) -> None:
         """Updates the weights."""
@@ -109,132 +175,51 @@ class TrainStep:
         return self._update is not None and self._update.begun
 
     def abandon(self) -> None:
-        """Lets go of the gradients of a step that was not finished."""
+        """Frees the gradients of a step that was not finished."""
         if self._unfinished and self._update is not None:
             self._update.abandon()
         self._unfinished = False
 
+    def close(self) -> None:
+        """Takes the changes back that were made to the model for this step."""
+        if self._changes is not None:
+            self._changes.close()
 
-def train_step(model: keras.Model, settings: Settings, apply: Apply | None = None) -> Step:
-    """Returns the training step that some settings describe."""
-    if settings.micro_batch is None:
-        return whole_batch_train_step(model, _forward(model, settings), apply)
-    return micro_batched_train_step(model, settings.micro_batch, _forward(model, settings), apply)
+    def variables(self) -> list[tf.Variable]:
+        """The variables that the step keeps beside those of the model, its metrics and its optimizer."""
+        shelf = [] if self._shelf is None else self._shelf.buffers()
+        return [*self._rollback.buffers, *shelf]
 
 
-def test_step(model: keras.Model, size: int | None) -> Step:
-    """Returns the model's own test step, or that in parts of some samples."""
+def build_body(
+    model: keras.Model, recipe: Recipe, apply: Apply | None = None, parts: int | None = None
+) -> Step:
+    """Builds what a training step does with a batch, as a function like Keras's `train_step`.
+
+    Args:
+        model: A compiled model with Keras's own `train_step`.
+        recipe: How to compute the step.
+        apply: Takes the gradients and the weights; None to update the weights at once.
+        parts: As in `build`.
+    """
+    forward = _build_forward(model, recipe)
+    if recipe.micro_batch is None:
+        return whole_batch_train_step(model, forward, apply)
+    size: Any = recipe.micro_batch if parts is None else lambda samples: (samples + parts - 1) // parts
+    return micro_batched_train_step(model, size, forward, apply)
+
+
+def build_test_body(model: keras.Model, size: int | None) -> Step:
+    """Returns the model's own test step, or one in slices of `size` samples."""
     return model.test_step if size is None else micro_batched_test_step(model, size)
 
 
-def check_survivable(model: keras.Model, lack: Shortage) -> None:
-    """Ends where going on would end the process.
-
-    Seen on the CPU (TensorFlow 2.21): a program of XLA that runs out of memory leaves variables whose buffers
-    are freed twice; the next step, or the end of the process, then ends with SIGSEGV or SIGABRT. On a GPU nobody
-    has looked.
-
-    Raises:
-        OutOfMemory: If the model's steps are compiled with XLA for the CPU.
-    """
-    if model.jit_compile and not model.run_eagerly and device_name().startswith("CPU"):
-        raise OutOfMemory(
-            f"A step that XLA had compiled ran out of memory: {lack}. On the CPU TensorFlow does not survive this: "
-            "the weights cannot be trusted any more. Go on from a checkpoint (`memfit run` does), compile with "
-            "jit_compile=False, or plan for less memory.",
-            intact=False,
-        )
-
-
-def compiled(model: keras.Model, step: Step) -> Compiled:
-    """Returns a step compiled as Keras would compile it, with the shapes that the data promises.
-
-    Not with those of the batch at hand: a shorter last batch would be another trace, and where Keras's losses
-    know the size of a batch they are averaged otherwise.
-
-    Returns:
-        A function of a batch and of what is known of all batches (the `element_spec` of a dataset), or None.
-    """
-    step = tf.autograph.experimental.do_not_convert(step)
-    made: dict[Any, Any] = {}
-
-    def on_data(data: Any, spec: Any) -> Any:
-        # Data may have optional parts, which are to be None in a step.
-        data = keras.tree.map_structure(lambda leaf: None if _is_optional(leaf) else leaf, data)
-        if model.run_eagerly:
-            return step(data)
-        leaves = keras.tree.flatten(data)
-        present = [leaf for leaf in leaves if leaf is not None]
-        known = [leaf for leaf in keras.tree.flatten(spec) if _is_promise(leaf)]
-        signature = tuple(known) if len(known) == len(present) else None
-        if signature not in made:
-            # Not the batch itself, which the function would hold.
-            structure = keras.tree.map_structure(lambda leaf: leaf is not None, data)
-            function = tf.function(
-                lambda *tensors: step(_packed(structure, tensors)),
-                reduce_retracing=True,
-                jit_compile=model.jit_compile,
-                autograph=False,
-            )
-            made[signature] = function if signature is None else function.get_concrete_function(*signature)
-        return made[signature](*present)
-
-    return on_data
-
-
-def _packed(structure: Any, tensors: Sequence[Any]) -> Any:
-    """Puts tensors in the places of a structure that are true, and None in the others."""
-    left = iter(tensors)
-    return keras.tree.map_structure(lambda present: next(left) if present else None, structure)
-
-
-def _is_optional(leaf: Any) -> bool:
-    return isinstance(leaf, tf.experimental.Optional)
-
-
-def _is_promise(leaf: Any) -> bool:
-    """Whether a part of a dataset's `element_spec` promises a tensor."""
-    return isinstance(leaf, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec)
-
-
-def _forward(model: keras.Model, settings: Settings) -> Forward:
+def _build_forward(model: keras.Model, recipe: Recipe) -> Forward:
     """What computes `model(x, training=True)`: the one place where a step calls the model."""
-    if settings.segments is not None:
-        return rematerialise(model, settings.segments)
+    if recipe.segments is not None:
+        return rematerialise(model, recipe.segments)
 
     def forward(x: Any) -> Any:
         return keras_layers.forward(model, x, training=True)
 
     return forward
-
-
-def _watched(model: keras.Model, begun: tf.Variable) -> Step:
-    """Returns a model's own `train_step`, whose optimizers update only after all gradients, and note it."""
-    optimizers = optimizers_of(model)
-
-    def watched(optimizer: Any) -> Callable[..., Any]:
-        own = optimizer.apply
-
-        def apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
-            if trainable_variables is not None and not optimizer.built:
-                optimizer.build(trainable_variables)  # the initial values must not wait for the gradients
-            tensors = [
-                tensor for tensor in tf.nest.flatten(grads, expand_composites=True) if tensor is not None
-            ]
-            with tf.control_dependencies(tensors):
-                begins = begun.assign(True)
-            with tf.control_dependencies([begins]):
-                return own(grads, trainable_variables)
-
-        return apply
-
-    def train_step(data: Any) -> Any:
-        for optimizer in optimizers:
-            object.__setattr__(optimizer, "apply", watched(optimizer))
-        try:
-            return model.train_step(data)
-        finally:
-            for optimizer in optimizers:
-                object.__delattr__(optimizer, "apply")
-
-    return train_step

@@ -15,8 +15,8 @@ import keras
 import tensorflow as tf
 
 from memfit.compat.tf_graphs import run_after, set_input
-from memfit.steps.gradients import GradientShelf, nothing
-from memfit.steps.small_buffers import Places
+from memfit.steps.gradients import GradientShelf, empty
+from memfit.steps.placeholder_buffers import UpdatePlaceholders
 from memfit.steps.writes import (
     Group,
     Unchainable,
@@ -40,7 +40,7 @@ class Update:
         with tf.device("CPU:0"):  # on a GPU every count would be a kernel of its own
             self._written = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._whole: Callable[[], None] | None = None
-        self._places = Places(model.trainable_variables)
+        self._placeholders = UpdatePlaceholders(model.trainable_variables)
 
     def run(self) -> None:
         """Applies the gradients."""
@@ -48,7 +48,7 @@ class Update:
             return
         if self._whole is None:
             self._whole = self._traced(0)
-            self._places.free()
+            self._placeholders.free()
         self._whole()
 
     @property
@@ -134,8 +134,8 @@ class Update:
             last = self._do(group, computes, last, count - len(group.writes))
             self._ends.add(count)
             with tf.control_dependencies([last]):
-                for place in releases.get(number, ()):
-                    place.assign(nothing(place.dtype))
+                for buffer in releases.get(number, ()):
+                    buffer.assign(empty(buffer.dtype))
         return last
 
     def _do(self, group: Group, computes: Sequence[Any], last: Any, count: int) -> Any:
@@ -155,37 +155,37 @@ class Update:
         return last
 
     def _releases(self, line: Sequence[Group]) -> dict[int, list[tf.Variable]]:
-        """By group, the places on the shelf that no later one reads, where gradients have none of their own.
+        """By group, the buffers on the shelf that no later one reads, where gradients have none of their own.
 
         Not those that a branch or a check reads: it runs again when the update is traced again.
         """
-        if self._shelf.own_places:
+        if self._shelf.own_buffers:
             return {}
         graph = tf.compat.v1.get_default_graph()
-        places = {graph.capture(place.handle).name: place for place in self._shelf.places()}
+        buffers = {graph.capture(buffer.handle).name: buffer for buffer in self._shelf.buffers()}
         last: dict[str, int] = {}
         kept: set[str] = set()
         for number, group in enumerate(line):
-            read = {name for op in group.computes for name in resources_of(op) if name in places}
+            read = {name for op in group.computes for name in resources_of(op) if name in buffers}
             last.update(dict.fromkeys(read, number))
             if must_run(group.computes):
                 kept |= read
-        found: dict[int, list[tf.Variable]] = {}
+        releases: dict[int, list[tf.Variable]] = {}
         for name in last.keys() - kept:
-            found.setdefault(last[name], []).append(places[name])
-        return found
+            releases.setdefault(last[name], []).append(buffers[name])
+        return releases
 
     def _leave_out(self, op: Any) -> None:
-        """Lets a write go to a variable that nobody reads; what it was computed from is then not computed."""
+        """Lets a write go to a variable that is never read; what it was computed from is then not computed."""
         values = values_of(op)
         set_input(op, 0, op.graph.capture(self._nowhere(values[-1].dtype).handle))
         for number, tensor in enumerate(values, 1):
-            unknown = tf.raw_ops.PlaceholderWithDefault(input=nothing(tensor.dtype), shape=None)
+            unknown = tf.raw_ops.PlaceholderWithDefault(input=empty(tensor.dtype), shape=None)
             set_input(op, number, unknown)
 
     def _nowhere(self, dtype: Any) -> tf.Variable:
         """A variable with no values and any shape."""
         if dtype not in self._spare:
             with tf.init_scope():
-                self._spare[dtype] = tf.Variable(nothing(dtype), shape=tf.TensorShape(None), trainable=False)
+                self._spare[dtype] = tf.Variable(empty(dtype), shape=tf.TensorShape(None), trainable=False)
         return self._spare[dtype]

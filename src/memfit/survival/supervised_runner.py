@@ -10,9 +10,9 @@ import keras
 from memfit.compat import keras_data
 from memfit.data.arrays import arrays
 from memfit.errors import InvalidInput, MemfitError
+from memfit.planning.does_not_fit import DoesNotFit
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.plan import Plan
-from memfit.planning.refusal import DoesNotFit
 from memfit.survival.resuming import ResumingCallbacks
 from memfit.survival.supervision import Supervision
 from memfit.training.feeding import Feed, feed

@@ -5,7 +5,6 @@ from typing import Any
 
 import keras
 
-from memfit.budgets.one_piece import take_in_one_piece
 from memfit.budgets.peaks import PeakMeter, device_name
 from memfit.compat import keras_data
 from memfit.data.peeking import FirstBatch
@@ -14,7 +13,8 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
 from memfit.steps.host_arrays import on_host
 from memfit.steps.installing import check_model
-from memfit.steps.precision import lowered
+from memfit.steps.recipe import Recipe
+from memfit.training.applying import check_losses, suited
 from memfit.training.batches import check_not_empty, first_samples, looked_into
 from memfit.training.feeding import mark_of
 from memfit.training.guard.events import Journal
@@ -22,7 +22,6 @@ from memfit.training.guard.guarding import guarded_training
 from memfit.training.guard.reading import reopenable
 from memfit.training.monitoring.monitoring import monitored
 from memfit.training.plan_choice import choose_plan
-from memfit.training.planned_steps import check_losses, suited
 from memfit.training.run import Run
 from memfit.training.running import current_runner
 
@@ -125,8 +124,6 @@ def _prepare(
     arguments["batch_size"] = _batch_size_with(plan, x, arguments["batch_size"])
     for assumption in check_losses(model, plan, first_samples(x, y, sample_weight, first)):
         journal.note(assumption)
-    if not plan.changes_nothing:
-        take_in_one_piece(plan.memory, device_name())
     return plan
 
 
@@ -134,11 +131,10 @@ def _train(
     model: keras.Model, arguments: dict[str, Any], plan: Plan | None, allowed: Fidelity, journal: Journal
 ) -> keras.callbacks.History:
     """Trains as a plan says, under guard; returns Keras's history, with the `Run`."""
-    precision = None if plan is None else plan.precision
-    wants_host = plan is not None and plan.inputs_on_host
+    recipe = Recipe() if plan is None else plan.recipe
     mark = mark_of(arguments["x"], arguments["y"])
-    with lowered(model, precision), on_host(model, arguments, wants_host) as (arguments, host):
-        if wants_host and host is None:
+    with recipe.applied(model), on_host(model, arguments, recipe.inputs_on_host) as (arguments, host):
+        if recipe.inputs_on_host and host is None:
             journal.note("The plan wants arrays, which stay on the host; this data takes more than it says.")
         with (
             guarded_training(model, plan, allowed, journal, *reopenable(arguments), host)

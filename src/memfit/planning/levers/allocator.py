@@ -1,17 +1,24 @@
-"""The lever of the allocator: growth, and CUDA's own allocator against fragmentation."""
+"""The allocator: CUDA's own against fragmentation; set before TensorFlow starts, so a plan can only advise it."""
 
 from memfit.budgets.nvml import gpus
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.plan import Lever
+from memfit.planning.job import Job
+from memfit.planning.levers.lever import Lever
 
-NAME = "allocator"
 
+class Allocator(Lever):
+    """Advises CUDA's asynchronous allocator."""
 
-def lever() -> Lever:
-    """Says what the allocator could do; it is set before TensorFlow starts, so a plan can only advise it."""
-    if not gpus():
-        return Lever(
-            NAME, Fidelity.EXACT, used=False, why="there is no GPU here whose allocator could be set"
-        )
-    why = 'memfit.configure(allocator="async") at the top of the script fragments less; a running one cannot change'
-    return Lever(NAME, Fidelity.EXACT, used=False, why=why)
+    name = "allocator"
+
+    def fidelity(self, job: Job) -> Fidelity:
+        """The same values elsewhere."""
+        return Fidelity.EXACT
+
+    def explain(self, job: Job, batch_size: int) -> str:
+        """Says how to set it."""
+        return 'yours to change: memfit.configure(allocator="async") at the top of the script fragments less'
+
+    def why_not(self, job: Job) -> str | None:
+        """There has to be a GPU."""
+        return None if gpus() else "there is no GPU here whose allocator could be set"

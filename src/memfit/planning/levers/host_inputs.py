@@ -1,42 +1,54 @@
-"""The lever of inputs that stay on the host: a step takes only the samples that it computes."""
+"""Inputs on the host: a step takes only the samples that it computes."""
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
-from memfit.compat.keras_training import has_strategy
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.levers.micro_batches import custom_step
+from memfit.planning.job import Job
+from memfit.planning.levers.lever import Facts, Lever
+from memfit.steps.host_arrays import why_not_host_arrays
+from memfit.steps.recipe import Recipe
 
-NAME = "inputs on the host"
-FIDELITY = Fidelity.EXACT
 # Copying the samples when they are wanted, not ahead of time: below what can be measured for an image network.
-COST = 0.005
+_COST = 0.005
 
 
-def why_not(model: Any, data: Any, device: str | None = None) -> str | None:
-    """Says why the samples cannot be taken from the host's arrays as they are needed, or None where they can.
+class HostInputs(Lever):
+    """Leaves the user's arrays on the host."""
 
-    Args:
-        model: A compiled model.
-        data: What it will be trained on; None where nobody said, which is taken for arrays.
-        device: The GPU that is planned for, whose figures are of a step that XLA compiles; None for this machine.
-    """
-    if device is not None or (model.jit_compile and not model.run_eagerly):
-        return "XLA compiles the step, and such a step cannot read from the host"
-    if (reason := custom_step(model)) is not None:
-        return reason
-    if has_strategy(model):
-        return "a distribution strategy feeds the steps"
-    if data is not None and not are_arrays(data):
-        return "the data comes in batches already, or not as NumPy arrays"
-    return None
+    name = "inputs on the host"
 
+    def fidelity(self, job: Job) -> Fidelity:
+        """The same samples in the same order: exact."""
+        return Fidelity.EXACT
 
-def are_arrays(data: Any) -> bool:
-    """Whether data is NumPy arrays of numbers and nothing else, in any nested structure."""
-    import keras
-    import numpy as np
+    def explain(self, job: Job, batch_size: int) -> str:
+        """Says where samples come from."""
+        return "a step takes its samples from your arrays"
 
-    leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
-    return bool(leaves) and all(
-        isinstance(leaf, np.ndarray) and leaf.ndim > 0 and leaf.dtype.kind in "biuf" for leaf in leaves
-    )
+    def why_not(self, job: Job) -> str | None:
+        """Says why the samples cannot be taken from the host as they are needed."""
+        if job.device is not None:
+            return "XLA compiles the step, and such a step cannot read from the host"
+        return why_not_host_arrays(job.model, job.data)
+
+    def offer(self, job: Job, recipe: Recipe, batch_size: int) -> Iterator[Recipe]:
+        """Offers any recipe with its inputs on the host."""
+        yield replace(recipe, inputs_on_host=True)
+
+    def undo(self, recipe: Recipe) -> Recipe:
+        """Lets Keras feed whole batches."""
+        return replace(recipe, inputs_on_host=False)
+
+    def describe(self, recipe: Recipe, batch_size: int) -> str:
+        """Says how they are read."""
+        return "read as needed"
+
+    def predict_saving(self, facts: Facts, recipe: Recipe, batch_size: int) -> int:
+        """What waits on the device: in Keras's pipeline, and in a batch whose parts are computed one by one."""
+        size = recipe.micro_batch or batch_size
+        return facts.waiting(batch_size) + facts.inputs * (batch_size - size)
+
+    def predict_cost(self, facts: Facts, recipe: Recipe, batch_size: int) -> float:
+        """Copying samples."""
+        return _COST

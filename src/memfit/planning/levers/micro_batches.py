@@ -1,57 +1,85 @@
-"""The lever of micro-batches: one update from several smaller passes."""
+"""Micro-batches (gradient accumulation): one update from several smaller passes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from memfit.compat.keras_layers import all_layers
 from memfit.planning.fidelity import Fidelity
+from memfit.planning.job import Job
+from memfit.planning.levers.lever import Facts, Lever
+from memfit.steps.micro_batches.applicability import why_not_micro_batches
+from memfit.steps.recipe import Recipe
 
-NAME = "micro-batches"
 # Normalised over one sample a feature is a constant, and over two it is a sign: nothing could be learned from it.
 _LEAST_NORMALISED = 4
 
 
-def fidelity(model: Any) -> tuple[Fidelity, str]:
-    """Says how faithful micro-batches are for a model, and why."""
-    import keras
+class MicroBatches(Lever):
+    """Computes a batch in parts and updates once."""
 
-    for layer in all_layers(model):
-        if isinstance(layer, keras.layers.BatchNormalization):
-            if layer.trainable:
-                return Fidelity.NEAR, f"{layer.name} would see fewer samples"
-        elif isinstance(layer, keras.layers.SpectralNormalization) or _has_state_of_its_own(layer):
-            return Fidelity.NEAR, f"{layer.name} has state that moves with every micro-batch"
-    return Fidelity.EXACT, "no layer looks across the batch"
+    name = "micro-batches"
+
+    def fidelity(self, job: Job) -> Fidelity:
+        """Exact, unless a layer looks across the batch or moves its state with every part."""
+        return self._judge(job.model)[0]
+
+    def explain(self, job: Job, batch_size: int) -> str:
+        """Says why micro-batches are exact or near."""
+        return self._judge(job.model)[1]
+
+    def why_not(self, job: Job) -> str | None:
+        """Says why a batch cannot be cut."""
+        return why_not_micro_batches(job.model)
+
+    def offer(self, job: Job, recipe: Recipe, batch_size: int) -> Iterator[Recipe]:
+        """Offers the batch in 2, 3, 4, 6, 8, ... parts."""
+        for size in list_sizes(batch_size, least_size(job.model)):
+            yield replace(recipe, micro_batch=size)
+
+    def undo(self, recipe: Recipe) -> Recipe:
+        """Computes whole batches."""
+        return replace(recipe, micro_batch=None)
+
+    def describe(self, recipe: Recipe, batch_size: int) -> str:
+        """Says how many parts of how many samples."""
+        size = recipe.micro_batch or batch_size
+        return f"{-(-batch_size // size)} of {size}"
+
+    def predict_saving(self, facts: Facts, recipe: Recipe, batch_size: int) -> int:
+        """A part takes what a batch of its size takes, a copy of the gradients, and the inputs that wait."""
+        whole, size = self.undo(recipe), recipe.micro_batch or batch_size
+        waiting = facts.inputs * (batch_size - size) + facts.waiting(batch_size) - facts.waiting(size)
+        of_part = facts.need(whole, size) + facts.gradients + waiting
+        return facts.need(whole, batch_size) - of_part
+
+    def predict_cost(self, facts: Facts, recipe: Recipe, batch_size: int) -> float:
+        """Every further part costs what a step costs whatever its batch."""
+        parts = -(-batch_size // (recipe.micro_batch or batch_size))
+        return facts.fixed_time(batch_size) * (parts - 1)
+
+    def tighten(self, job: Job, recipe: Recipe, batch_size: int, share: float) -> Recipe | None:
+        """Returns the largest micro-batches that are at most so small a share of the present ones."""
+        now = min(recipe.micro_batch or batch_size, batch_size)
+        sizes = [size for size in list_sizes(batch_size, least_size(job.model)) if size < now]
+        small_enough = [size for size in sizes if size <= share * now]
+        if not sizes:
+            return None
+        return replace(recipe, micro_batch=small_enough[0] if small_enough else sizes[-1])
+
+    def _judge(self, model: Any) -> tuple[Fidelity, str]:
+        import keras
+
+        for layer in all_layers(model):
+            if isinstance(layer, keras.layers.BatchNormalization):
+                if layer.trainable:
+                    return Fidelity.NEAR, f"{layer.name} would see fewer samples"
+            elif isinstance(layer, keras.layers.SpectralNormalization) or _has_own_state(layer):
+                return Fidelity.NEAR, f"{layer.name} has state that moves with every micro-batch"
+        return Fidelity.EXACT, "no layer looks across the batch"
 
 
-def why_not(model: Any) -> str | None:
-    """Says why a model's training cannot be cut into micro-batches, or None where it can."""
-    import keras
-    import tensorflow as tf
-
-    if (reason := custom_step(model)) is not None:
-        return reason
-    replicas = (tf.distribute.get_strategy(), model.distribute_strategy)
-    if any(strategy.num_replicas_in_sync > 1 for strategy in replicas):
-        return "it is trained on several replicas"
-    if any(getattr(weight, "overwrite_with_gradient", False) for weight in model.trainable_variables):
-        return "it has weights that are overwritten with their gradient (float8)"
-    losses = keras.tree.flatten(model.loss) if getattr(model, "loss", None) is not None else []
-    if len(losses) > 1 and any(getattr(loss, "reduction", "sum") in (None, "none") for loss in losses):
-        return 'it adds a loss with reduction="none" to other losses'
-    return None
-
-
-def custom_step(model: Any) -> str | None:
-    """Says that a model has its own `train_step`, which no lever can look into, or None."""
-    import keras
-
-    if "train_step" in vars(model) or type(model).train_step is not keras.Model.train_step:
-        return "its train_step is custom, and only that method knows how its losses add up"
-    return None
-
-
-def least(model: Any) -> int:
+def least_size(model: Any) -> int:
     """The fewest samples that a micro-batch may have: one, unless layers normalise over the samples alone.
 
     Where there are images or sequences, each sample has many values for the statistics.
@@ -65,7 +93,7 @@ def least(model: Any) -> int:
     return 1
 
 
-def sizes(batch_size: int, least: int = 1) -> Iterator[int]:
+def list_sizes(batch_size: int, least: int = 1) -> Iterator[int]:
     """The sizes worth trying, largest first: the batch in 2, 3, 4, 6, 8, 12, ... parts, down to the least."""
     last = batch_size
     parts = 2
@@ -77,7 +105,7 @@ def sizes(batch_size: int, least: int = 1) -> Iterator[int]:
         parts = parts * 3 // 2 if parts & (parts - 1) == 0 else parts * 4 // 3
 
 
-def _has_state_of_its_own(layer: Any) -> bool:
+def _has_own_state(layer: Any) -> bool:
     """Whether a layer that is not Keras's own keeps weights that are not trained: it may change them in a call."""
     if type(layer).__module__.startswith("keras.") or not layer.trainable:
         return False

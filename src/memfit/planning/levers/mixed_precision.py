@@ -1,28 +1,57 @@
-"""The lever of mixed precision: activations in 16 bits."""
+"""Mixed precision: activations in 16 bits."""
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
-from memfit.budgets.nvml import gpus
+from memfit.budgets.bfloat16 import supports_bfloat16
 from memfit.compat.keras_layers import all_layers
 from memfit.planning.fidelity import Fidelity
+from memfit.planning.job import Job
+from memfit.planning.levers.lever import Facts, Lever
+from memfit.steps.precision import MixedPrecision
+from memfit.steps.recipe import Recipe
 
-NAME = "mixed precision"
-FIDELITY = Fidelity.PRECISION
 # What of the activations 16 bits save: nearly half; normalisations compute in float32 inside, and the weights are
-# cast beside their float32 selves.
-SAVED_OF_ACTIVATIONS = 0.4
+# cast beside their float32 selves. Only until the step is recorded.
+_SAVED_OF_ACTIVATIONS = 0.4
 
 
-def why_not(model: Any) -> str | None:
-    """Says why a model cannot be lowered to mixed precision, or None where it can."""
-    for layer in all_layers(model):
-        if layer.dtype_policy.name != "float32":
-            return f"{layer.name} computes under the policy {layer.dtype_policy.name} already"
-    return None
+class LoweredPrecision(Lever):
+    """Lets layers compute in 16 bits; weights stay float32."""
 
+    name = "mixed precision"
 
-def policy(device: str | None = None) -> str:
-    """The policy for a named GPU or those here: bfloat16, but where only float16 is fast (before Ampere)."""
-    names = [device] if device is not None else [gpu.name for gpu in gpus()]
-    old = ("T4", "V100", "P100", "RTX 20", "GTX", "TITAN")
-    return "mixed_float16" if any(mark in name for name in names for mark in old) else "mixed_bfloat16"
+    def fidelity(self, job: Job) -> Fidelity:
+        """Other number formats."""
+        return Fidelity.PRECISION
+
+    def explain(self, job: Job, batch_size: int) -> str:
+        """Says when it is used."""
+        return "nothing more faithful fits"
+
+    def why_not(self, job: Job) -> str | None:
+        """Says why the model cannot be lowered."""
+        for layer in all_layers(job.model):
+            if layer.dtype_policy.name != "float32":
+                return f"{layer.name} computes under the policy {layer.dtype_policy.name} already"
+        return None
+
+    def offer(self, job: Job, recipe: Recipe, batch_size: int) -> Iterator[Recipe]:
+        """Offers bfloat16, but float16 where the GPU does not have it."""
+        policy = "mixed_bfloat16" if supports_bfloat16(job.device) else "mixed_float16"
+        yield replace(recipe, changes=(*recipe.changes, MixedPrecision(policy)))
+
+    def undo(self, recipe: Recipe) -> Recipe:
+        """Computes in the model's own precision."""
+        changes = tuple(change for change in recipe.changes if not isinstance(change, MixedPrecision))
+        return replace(recipe, changes=changes)
+
+    def describe(self, recipe: Recipe, batch_size: int) -> str:
+        """Names the policy."""
+        return ", ".join(str(change) for change in recipe.changes if isinstance(change, MixedPrecision))
+
+    def predict_saving(self, facts: Facts, recipe: Recipe, batch_size: int) -> int:
+        """A share of the activations that are left."""
+        size = recipe.micro_batch or batch_size
+        saved = 0 if recipe.segments is None else facts.saved_by_segments(recipe.segments, size)
+        return int(_SAVED_OF_ACTIVATIONS * max(facts.activations(size) - saved, 0))

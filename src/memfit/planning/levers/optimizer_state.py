@@ -1,32 +1,44 @@
-"""The lever of the optimizer's state: another optimizer with fewer slots a weight."""
-
-import math
-from typing import Any
+"""The optimizer's state: another optimizer that keeps less; advice only."""
 
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.plan import Lever
+from memfit.planning.job import Job
+from memfit.planning.levers.lever import Facts, Lever
+from memfit.planning.optimizer_sizes import kept_by
 from memfit.sizes import Size
 
-NAME = "optimizer state"
-_ONE_SLOT = ("Adagrad", "Lion", "RMSprop", "SGD")  # all others keep two values a weight, as Adam does
-# Below this share of the weights there is nothing to win: Adafactor's own factored state takes a few per cent.
-_WORTH = 0.5
+_LIGHTEST = "Lion"  # of those that adapt their steps: one moment
 
 
-def lever(model: Any) -> Lever:
+class OptimizerState(Lever):
     """Says what an optimizer with less state would save.
 
     A plan does not swap the optimizer of a compiled model: its schedule, its state and the callbacks that hold it
     are the user's.
     """
-    trained = 4 * sum(math.prod(weight.shape) for weight in model.trainable_variables)
-    optimizer = model.optimizer
-    if optimizer.built:
-        slots = 4 * sum(math.prod(weight.shape) for weight in optimizer.variables)
-    else:
-        slots = trained * (1 if type(optimizer).__name__ in _ONE_SLOT else 2)
-    if (type(optimizer).__name__ == "SGD" and not optimizer.momentum) or slots < _WORTH * trained:
-        return Lever(NAME, Fidelity.PRECISION, used=False, why="the optimizer keeps next to no state")
-    name = type(optimizer).__name__
-    why = f"yours to change: Adafactor keeps far less than {name}, and takes another path"
-    return Lever(NAME, Fidelity.PRECISION, used=False, why=why, saving=Size(slots))
+
+    name = "optimizer state"
+
+    def fidelity(self, job: Job) -> Fidelity:
+        """Another path to the minimum."""
+        return Fidelity.PRECISION
+
+    def explain(self, job: Job, batch_size: int) -> str:
+        """Says what the other one keeps."""
+        name = type(job.model.optimizer).__name__
+        return f"yours to change: {_LIGHTEST} keeps less than {name}, and converges differently"
+
+    def why_not(self, job: Job) -> str | None:
+        """The optimizer has to keep more than the lightest one."""
+        if self._saved(job) > 0:
+            return None
+        return f"{type(job.model.optimizer).__name__} keeps no more than {_LIGHTEST} would"
+
+    def advise_saving(self, facts: Facts | None, job: Job, batch_size: int) -> Size | None:
+        """The difference of what both keep."""
+        return Size(self._saved(job))
+
+    def _saved(self, job: Job) -> int:
+        import keras
+
+        weights, lightest = job.model.trainable_variables, getattr(keras.optimizers, _LIGHTEST)
+        return max(0, kept_by(job.model.optimizer, weights) - kept_by(lightest, weights))

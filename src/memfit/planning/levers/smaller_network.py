@@ -1,27 +1,35 @@
-"""The lever of another network: separable convolutions, fewer filters, smaller inputs."""
+"""Another network: separable convolutions, fewer filters, smaller inputs; advice only."""
 
 import math
-from typing import Any
 
 from memfit.compat.keras_layers import all_layers
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.plan import Lever
+from memfit.planning.job import Job
+from memfit.planning.levers.lever import Lever
 
-NAME = "smaller network"
+_WORTH_SAYING = 0.1  # of the weights
 
 
-def lever(model: Any) -> Lever:
+class SmallerNetwork(Lever):
     """Says where the weights are that a smaller network would save; a plan never changes the network itself."""
-    import keras
 
-    convolutions = [
-        layer
-        for layer in all_layers(model)
-        if type(layer) is keras.layers.Conv2D and layer.built and min(layer.kernel_size) > 1
-    ]
-    trained = sum(math.prod(weight.shape) for weight in model.trainable_variables)
-    share = sum(math.prod(layer.kernel.shape) for layer in convolutions) / max(trained, 1)
-    advice = "yours to change: smaller inputs"
-    if share > 0.1:
-        advice += f", or SeparableConv2D ({share:.0%} of the weights are in 2D convolutions)"
-    return Lever(NAME, Fidelity.MODEL, used=False, why=advice)
+    name = "smaller network"
+
+    def fidelity(self, job: Job) -> Fidelity:
+        """Another network."""
+        return Fidelity.MODEL
+
+    def explain(self, job: Job, batch_size: int) -> str:
+        """Says what could be smaller."""
+        import keras
+
+        convolutions = [
+            layer
+            for layer in all_layers(job.model)
+            if type(layer) is keras.layers.Conv2D and layer.built and min(layer.kernel_size) > 1
+        ]
+        trained = sum(math.prod(weight.shape) for weight in job.model.trainable_variables)
+        share = sum(math.prod(layer.kernel.shape) for layer in convolutions) / max(trained, 1)
+        if share <= _WORTH_SAYING:
+            return "yours to change: smaller inputs"
+        return f"yours to change: smaller inputs, or fewer filters ({share:.0%} of the weights are 2D convolutions)"

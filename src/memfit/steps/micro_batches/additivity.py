@@ -1,4 +1,4 @@
-"""Checking, on a few samples, that a loss somebody wrote adds up from the parts of a batch.
+"""Checking, on a few samples, that a custom loss adds up from the parts of a batch.
 
 Keras's own losses, layers and regularisers of weights do. A loss that a layer adds, an overridden `compute_loss`
 and a loss function that returns one number are taken for means over the samples; whether they are is seen only by
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from memfit.compat import keras_layers
 from memfit.compat.keras_layers import all_layers
-from memfit.steps.micro_batches.batch import Found, PartedBatch
+from memfit.steps.micro_batches.batch import PartedBatch, PartResult
 from memfit.steps.micro_batches.loss_shares import losses_of_part
 from memfit.steps.micro_batches.parts import Part
 
@@ -56,7 +56,7 @@ def losses_whole_and_in_parts(model: keras.Model, data: Any) -> tuple[float, flo
     regularised = [(v, v.value) for v in model.trainable_variables if v.regularizer is not None]
 
     def loss_in_parts_of(size: int) -> float:
-        def compute(part: Part) -> Found:
+        def compute(part: Part) -> PartResult:
             with keras.StatelessScope(regularised, collect_losses=True) as scope:
                 y_pred = keras_layers.forward(model, part.x, training=False)
                 _, shown, _ = losses_of_part(model, part, y_pred, training=False)

@@ -13,7 +13,7 @@ from memfit.steps.micro_batches.samples import samples_of
 from memfit.steps.waiting import never
 
 Sums = tuple[Any, ...]
-Found = tuple[Sums, list[Any]]
+PartResult = tuple[Sums, list[Any]]
 
 
 class PartedBatch:
@@ -35,11 +35,11 @@ class PartedBatch:
 
     def add_up(
         self,
-        compute: Callable[[Part], Found],
+        compute: Callable[[Part], PartResult],
         zeros: Sums,
         rows: Sequence[tf.TensorSpec] = (),
         written: Callable[[], Sequence[Any]] = tuple,
-    ) -> Found:
+    ) -> PartResult:
         """Computes all parts.
 
         Args:
@@ -65,7 +65,7 @@ class PartedBatch:
         In a graph only what the masks depend on is run: the rest of this forward pass is dead code.
         """
 
-        def count(part: Part) -> Found:
+        def count(part: Part) -> PartResult:
             with keras.StatelessScope():
                 return (divisors_of_part(self._model, part.x, part.y, part.sample_weight),), []
 
@@ -73,18 +73,18 @@ class PartedBatch:
 
     def _fold(
         self,
-        compute: Callable[[Part], Found],
+        compute: Callable[[Part], PartResult],
         zeros: Sums,
         rows: Sequence[tf.TensorSpec],
         divisors: Any,
         written: Callable[[], Sequence[Any]] = tuple,
-    ) -> Found:
+    ) -> PartResult:
         # XLA wants parts of one size in a loop, so there a shorter last part comes after it.
         apart = bool(self._model.jit_compile) and not tf.executing_eagerly()
         step = tf.minimum(self._size_of(self.samples), self.samples)
         count = self.samples // step if apart else (self.samples + step - 1) // step
 
-        def one(start: Any, size: Any, sums: Sums) -> Found:
+        def one(start: Any, size: Any, sums: Sums) -> PartResult:
             values, found = compute(self._cut(start, size, divisors))
             return tuple(a + b for a, b in zip(sums, values, strict=True)), found
 
@@ -106,7 +106,7 @@ class PartedBatch:
             return sums, [array.concat() for array in arrays]
         joined = [tf.reshape(a.stack(), [-1, *spec.shape[1:]]) for a, spec in zip(arrays, rows, strict=True)]
 
-        def with_rest() -> Found:
+        def with_rest() -> PartResult:
             # XLA computes at once what does not wait for anything, and a loop of one round is none to it.
             start = count * step + tf.cast(never([*sums, *written()]), tf.int32)
             total, found = one(start, self.samples - count * step, sums)
@@ -116,7 +116,7 @@ class PartedBatch:
             even = self.static_samples % min(self._size_of(self.static_samples), self.static_samples) == 0
             return (sums, joined) if even else with_rest()
         # XLA knows the batch when it compiles, and of a case that is settled by then it compiles only that.
-        found: Found = tf.switch_case(
+        found: PartResult = tf.switch_case(
             tf.minimum(self.samples - count * step, 1), [lambda: (sums, joined), with_rest]
         )
         return found

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 @dataclass(frozen=True)
 class Fraction:
-    """The part of the batch that a micro-batch is: so many samples of so many."""
+    """The part of the batch that a micro-batch is: its samples, of those of the batch."""
 
     samples: Any
     of: Any

@@ -11,7 +11,7 @@ from memfit.compat import keras_layers, keras_training
 from memfit.errors import InvalidInput
 from memfit.steps.installing import is_custom
 from memfit.steps.micro_batches.accumulators import Accumulators, OtherKindOfGradient
-from memfit.steps.micro_batches.batch import Found, PartedBatch, Sums
+from memfit.steps.micro_batches.batch import PartedBatch, PartResult, Sums
 from memfit.steps.micro_batches.loss_shares import losses_of_part
 from memfit.steps.micro_batches.parts import Part
 from memfit.steps.micro_batches.samples import whole
@@ -48,7 +48,7 @@ def micro_batched_train_step(
         weights = model.trainable_weights
         names: set[str] = set()
 
-        def differentiate(part: Part) -> Found:
+        def differentiate(part: Part) -> PartResult:
             with tf.GradientTape() as tape:
                 y_pred = forward(part.x)
                 objective, shown, each = losses_of_part(model, part, y_pred, training=True)
@@ -118,7 +118,7 @@ def micro_batched_test_step(model: keras.Model, size: int) -> Step:
         batch = PartedBatch(model, data, size)
         names: set[str] = set()
 
-        def evaluate(part: Part) -> Found:
+        def evaluate(part: Part) -> PartResult:
             y_pred = keras_layers.forward(model, part.x, training=False)
             _, shown, each = losses_of_part(model, part, y_pred, training=False)
             names.update(model.compute_metrics(part.x, part.y, y_pred, sample_weight=part.sample_weight))

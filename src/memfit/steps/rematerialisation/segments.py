@@ -30,12 +30,17 @@ class Segments:
     recomputed: float
     split_convolutions: bool = False
 
+    @property
+    def count(self) -> int:
+        """How many segments there are."""
+        return len(self.starts) + 1
+
     def __repr__(self) -> str:
         rows = [
             ("activations at batch", self.batch_size),
             ("kept as stock Keras does", self.stock_bytes),
             ("rematerialised", f"{self.activation_bytes} (1/{self.stock_bytes / self.activation_bytes:.1f})"),
-            ("segments", len(self.starts) + 1),
+            ("segments", self.count),
             ("extra time a step", f"{self.recomputed:.0%}"),
         ]
         return table(rows) + "\n(predicted)"

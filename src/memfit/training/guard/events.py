@@ -4,9 +4,11 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from memfit.budgets.budget import budget
+from memfit.budgets.peaks import device_name
 from memfit.errors import MemfitError
 from memfit.oom.reading import read_error
 from memfit.sizes import Size
@@ -71,7 +73,7 @@ class Shortage:
     by: str
 
     def __str__(self) -> str:
-        return f"{self.asked or 'memory'} {f'for {self.by} ' if self.by else ''}could not be had"
+        return f"failed to allocate {self.asked or 'memory'}{f' for {self.by}' if self.by else ''}"
 
 
 def shortage(error: BaseException) -> Shortage | None:
@@ -84,8 +86,14 @@ def shortage(error: BaseException) -> Shortage | None:
     if not isinstance(error, tf.errors.ResourceExhaustedError) and told.ran_out not in ("device", "block"):
         return None
     asked = told.asked
-    by = "" if asked is None else ", ".join(filter(None, (asked.layer, asked.op, asked.phase)))
+    by = "" if asked is None else _name(asked.layer, asked.op, asked.phase)
     return Shortage(told.requested or (None if asked is None else asked.bytes), by)
+
+
+def _name(layer: str, op: str, phase: str) -> str:
+    """Names what asked for memory, such as "layer `dense`, MatMul (backward pass)"."""
+    what = ", ".join(filter(None, (f"layer `{layer}`" if layer else "", op)))
+    return f"{what} ({phase} pass)" if phase in ("forward", "backward") else what
 
 
 class Journal:
@@ -111,7 +119,26 @@ class Journal:
         log.warning("%s", says)
 
 
+def check_survivable(model: keras.Model, lack: Shortage) -> None:
+    """Ends where going on would end the process.
+
+    Seen on the CPU (TensorFlow 2.21): a program of XLA that runs out of memory leaves variables whose buffers
+    are freed twice; the next step, or the end of the process, then ends with SIGSEGV or SIGABRT. Not looked at on a
+    GPU.
+
+    Raises:
+        OutOfMemory: If the model's steps are compiled with XLA for the CPU.
+    """
+    if model.jit_compile and not model.run_eagerly and device_name().startswith("CPU"):
+        raise OutOfMemory(
+            f"A step that XLA had compiled ran out of memory: {lack}. On the CPU TensorFlow does not survive this: "
+            "the weights cannot be trusted any more. Go on from a checkpoint (`memfit run` does), compile with "
+            "jit_compile=False, or plan for less memory.",
+            intact=False,
+        )
+
+
 def free() -> Size | None:
-    """What is free on the device that trains; None where nobody knows."""
+    """What is free on the device that trains; None where that is not known."""
     devices = budget().devices
     return devices[0].free if devices else None

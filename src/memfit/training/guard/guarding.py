@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -12,15 +13,15 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
 from memfit.steps.host_arrays import HostArrays
 from memfit.steps.installing import installed, is_custom, replaced
-from memfit.steps.train_step import test_step
+from memfit.steps.recipe import Recipe
+from memfit.steps.train_step import build_body, build_test_body
 from memfit.training.feeding import Feed
 from memfit.training.guard.events import Journal
 from memfit.training.guard.prediction import GuardedPrediction
 from memfit.training.guard.reading import Reader
-from memfit.training.guard.tightening import Settings, Tightening
+from memfit.training.guard.tightening import Tightening
 from memfit.training.guard.training import GuardedTraining
 from memfit.training.guard.validation import GuardedValidation
-from memfit.training.planned_steps import planned_steps
 
 
 @contextmanager
@@ -44,26 +45,28 @@ def guarded_training(
         validation_feed: The same for the validation data.
         host: What training steps read their samples from; None where the data gives whole batches.
     """
+    recipe = Recipe() if plan is None else plan.recipe
+    size = None if is_custom(model, "test_step") else recipe.validation_batch
     reason = why_not(model)
     if reason is not None:
         journal.note(f"Trained without the guard, because {reason}.")
-        train, test = planned_steps(model, plan)
+        train = None if recipe.is_stock else build_body(model, recipe)
+        test = None if size is None else build_test_body(model, size)
         with installed(model, train_step=train, test_step=test):
             yield
         return
-    # In another precision the steps are others, and they end with it.
-    made = {} if plan is not None and plan.precision is not None else keras_training.kept_steps(model)
+    # With a changed model the steps are others, and they end with the change.
+    steps = {} if recipe.changes else keras_training.kept_steps(model)
     training = GuardedTraining(
         model,
-        Settings.of(plan),
+        replace(recipe, validation_batch=None),
         Tightening(model, allow),
         Reader("training", journal, feed),
         journal,
-        made.setdefault(("train", model.run_eagerly, model.jit_compile, host), {}),
+        steps.setdefault(("train", model.run_eagerly, model.jit_compile, host), {}),
         host,
     )
-    size = None if plan is None or is_custom(model, "test_step") else plan.validation_batch
-    validation = _validation(model, size, journal, made, validation_feed)
+    validation = _validation(model, size, journal, steps, validation_feed)
     try:
         with replaced(model, train_function=training, test_function=validation):
             yield
@@ -75,7 +78,7 @@ def guarded_training(
 def guarded_evaluation(model: keras.Model, size: int | None, journal: Journal) -> Iterator[None]:
     """Lets a model evaluate under guard, so many samples at a time at first."""
     if why_not(model) is not None:
-        with installed(model, test_step=None if size is None else test_step(model, size)):
+        with installed(model, test_step=None if size is None else build_test_body(model, size)):
             yield
         return
     validation = _validation(model, size, journal, keras_training.kept_steps(model), None)
@@ -102,7 +105,7 @@ def why_not(model: keras.Model) -> str | None:
 
 
 def _validation(
-    model: keras.Model, size: int | None, journal: Journal, made: dict[Any, Any], feed: Feed | None
+    model: keras.Model, size: int | None, journal: Journal, kept: dict[Any, Any], feed: Feed | None
 ) -> GuardedValidation:
-    steps = made.setdefault(("test", model.run_eagerly, model.jit_compile), {})
+    steps = kept.setdefault(("test", model.run_eagerly, model.jit_compile), {})
     return GuardedValidation(model, size, Reader("validation", journal, feed), journal, steps)

@@ -8,8 +8,7 @@ import keras
 import tensorflow as tf
 
 from memfit.steps.rollback import Rollback
-from memfit.steps.train_step import check_survivable
-from memfit.training.guard.events import Journal, OutOfMemory, shortage
+from memfit.training.guard.events import Journal, OutOfMemory, check_survivable, shortage
 from memfit.training.guard.validation import half
 
 

@@ -13,25 +13,25 @@ class Room:
     """The need of steps, each measured the first time that it succeeds.
 
     Attributes:
-        need: What a step takes beside what is there before it, by the step's settings.
+        need: What a step takes beside what is there before it, by the step's recipe.
     """
 
     def __init__(self) -> None:
         self._device = device_name()
         self.need: dict[Hashable, Size] = {}
 
-    def measured(self, settings: Hashable, run: Callable[[], Any]) -> Any:
-        """Runs a step and returns its result, measuring it if it is the first one with these settings."""
-        if settings in self.need:
+    def measure(self, recipe: Hashable, run: Callable[[], Any]) -> Any:
+        """Runs a step and returns its result, measuring it if it is the first one with this recipe."""
+        if recipe in self.need:
             return run()
         take_peak(self._device)
         count = read_count(self._device)
         before = 0 if count is None else count.current
         result = run()
-        self.need[settings] = Size(max(take_peak(self._device) - before, 0))
+        self.need[recipe] = Size(max(take_peak(self._device) - before, 0))
         return result
 
-    def there_is(self, settings: Hashable) -> bool:
+    def there_is(self, recipe: Hashable) -> bool:
         """Whether what is free now would be enough for a step that has found room before."""
         left = free()
-        return left is not None and settings in self.need and self.need[settings] <= left
+        return left is not None and recipe in self.need and self.need[recipe] <= left

@@ -9,14 +9,14 @@ import keras
 import tensorflow as tf
 
 from memfit.steps.host_arrays import HostArrays
-from memfit.steps.rollback import Rollback
-from memfit.steps.small_buffers import settled_logs
-from memfit.steps.train_step import TrainStep, check_survivable
-from memfit.training.guard.events import Journal, OutOfMemory, Shortage, free, shortage
+from memfit.steps.placeholder_buffers import settle_logs
+from memfit.steps.recipe import Recipe
+from memfit.steps.train_step import TrainStep, build
+from memfit.training.guard.events import Journal, OutOfMemory, Shortage, check_survivable, free, shortage
 from memfit.training.guard.reading import Reader
 from memfit.training.guard.room import Room
 from memfit.training.guard.shapes import check_shapes
-from memfit.training.guard.tightening import Settings, Tightening
+from memfit.training.guard.tightening import Tightening
 
 # How often an update is taken up again: each time TensorFlow itself waits 10 s for memory.
 _UPDATES = 3
@@ -31,32 +31,31 @@ class GuardedTraining:
 
     Args:
         model: A compiled model.
-        settings: How a step is computed at first.
+        recipe: How a step is computed at first.
         tightening: What to do when that takes too much.
         reader: Where batches come from.
         journal: Where events go.
-        made: Steps that were compiled before, by their settings.
+        steps: Steps that were built before, by their recipe.
         host: What steps read their samples from; None where the reader gives whole batches.
     """
 
     def __init__(
         self,
         model: keras.Model,
-        settings: Settings,
+        recipe: Recipe,
         tightening: Tightening,
         reader: Reader,
         journal: Journal,
-        made: dict[Settings, TrainStep],
+        steps: dict[Recipe, TrainStep],
         host: HostArrays | None = None,
     ) -> None:
         self._model, self._tightening, self._reader, self._journal = model, tightening, reader, journal
-        self._rollback = Rollback(model, settles=settings != Settings())
-        self._made, self._host = made, host
+        self._steps, self._host = steps, host
         self._batch = self._quiet = 0
-        self._faster: list[Settings] = []  # the settings that ran out, the last one last
-        self._tighter: Settings | None = None  # what to go back to while a faster step is on trial
+        self._faster: list[Recipe] = []  # the recipes that ran out, the last one last
+        self._tighter: Recipe | None = None  # what to go back to while a faster step is on trial
         self._room = Room()
-        self.settings = settings
+        self.recipe = recipe
 
     def __call__(self, iterator: Any) -> Any:
         """Trains as many batches as Keras wants to execute at once; returns the last one's logs."""
@@ -64,18 +63,18 @@ class GuardedTraining:
 
     def end(self) -> None:
         """Lets go of what only a training needs: gradients of a step that was interrupted, accumulators."""
-        for settings, step in list(self._made.items()):
+        for recipe, step in list(self._steps.items()):
             step.abandon()
-            self._forget(settings)
+            self._forget(recipe)
 
     def _train(self, data: Any) -> Any:
         self._batch += 1
         self._quiet += 1
         if self._quiet > _QUIET and self._faster:
             self._try_faster()
-        self._rollback.note()
         repeated = 0
         while True:
+            self._step().note()
             try:
                 logs = self._compute(data)
                 break
@@ -89,74 +88,63 @@ class GuardedTraining:
             if self._step().computing_has_updated:
                 raise self._half_updated(lack, "a custom train_step cannot be taken up half-way")
             check_survivable(self._model, lack)
-            self._roll_back()
+            self._step().undo()
             repeated = self._answer(lack, data, repeated)
-            self._rollback = Rollback(self._model, settles=True)
-            self._rollback.note()
         self._update()
         self._tighter = None
-        return settled_logs(logs)
+        return settle_logs(logs)
 
     def _compute(self, data: Any) -> Any:
-        first = self.settings not in self._room.need
-        logs = self._room.measured(self.settings, partial(self._step().compute, data, self._reader.spec))
-        if first:
-            self._rollback.forget()  # the first step has made the metrics' variables
-        return logs
+        return self._room.measure(self.recipe, partial(self._step().compute, data, self._reader.spec))
 
     def _step(self) -> TrainStep:
-        if self.settings not in self._made:
-            self._made[self.settings] = TrainStep(self._model, self.settings, self._host)
-        return self._made[self.settings]
+        if self.recipe not in self._steps:
+            self._steps[self.recipe] = build(self._model, self.recipe, self._host)
+        return self._steps[self.recipe]
 
-    def _forget(self, settings: Settings) -> None:
+    def _forget(self, recipe: Recipe) -> None:
         """Drops a step that holds memory: in micro-batches a variable for the gradient of every weight."""
-        if settings.micro_batch is not None:
-            self._made.pop(settings, None)
-
-    def _roll_back(self) -> None:
-        self._step().abandon()
-        self._rollback.undo()
-        gc.collect()
+        if recipe.micro_batch is not None:
+            self._steps.pop(recipe, None)
 
     def _answer(self, lack: Shortage, data: Any, repeated: int) -> int:
-        """Chooses how the batch is tried again; returns how often it then is with the same settings."""
+        """Chooses how the batch is tried again; returns how often it then is with the same recipe."""
         self._quiet = 0
         if self._tighter is not None:  # a trial, and the last one
-            self.settings, self._tighter, self._faster = self._tighter, None, []
-            self._note(lack, f"Rolled back; goes on in {self.settings}")
+            self.recipe, self._tighter, self._faster = self._tighter, None, []
+            self._note(lack, f"Rolled back; goes on in {self.recipe}")
             return 0
-        if not repeated and self._room.there_is(self.settings):
+        if not repeated and self._room.there_is(self.recipe):
             self._note(lack, "Rolled back; there is room for the step again, and it is repeated")
             return 1
-        left, need = free(), self._room.need.get(self.settings)
+        left, need = free(), self._room.need.get(self.recipe)
         batch = data if self._host is None else self._host.read(data)
-        found = self._tightening.tighter(self.settings, batch, need, left)
-        if found is None:
+        tighter = self._tightening.tighter(self.recipe, batch, need, left)
+        if tighter is None:
             if repeated < _REPEATS and self._may_have_been_unlucky():
                 self._note(lack, "Rolled back; nothing tighter is left or allowed, and it is repeated")
                 return repeated + 1
             self._note(lack, "Rolled back; nothing tighter is left or allowed")
-            raise OutOfMemory(self._tightening.needed(self.settings, str(lack), need, left))
-        self._faster.append(self.settings)
-        self._forget(self.settings)
-        self.settings, remark = found
-        self._note(lack, f"Rolled back, and trained again in {self.settings}{remark}")
+            raise OutOfMemory(self._tightening.say_what_would_help(self.recipe, str(lack), need, left))
+        self._faster.append(self.recipe)
+        self._forget(self.recipe)
+        self.recipe, remark = tighter
+        self._note(lack, f"Rolled back, and trained again in {self.recipe}{remark}")
         return 0
 
     def _may_have_been_unlucky(self) -> bool:
         """Whether only the gaps between tensors may have been in the way: they lie elsewhere the next time."""
-        if self.settings in self._room.need:
-            return self._room.there_is(self.settings)
-        return self.settings.segments is not None  # chosen to fill the memory
+        if self.recipe in self._room.need:
+            return self._room.there_is(self.recipe)
+        return self.recipe.segments is not None  # chosen to fill the memory
 
     def _try_faster(self) -> None:
         """Goes back to the faster step, on trial, where a step like that has found room before and would now."""
         self._quiet = 0
         if not self._room.there_is(self._faster[-1]):
             return
-        self._tighter, self.settings = self.settings, self._faster.pop()
-        self._journal.note(f"There is room again: from batch {self._batch} on in {self.settings}.")
+        self._tighter, self.recipe = self.recipe, self._faster.pop()
+        self._journal.note(f"There is room again: from batch {self._batch} on in {self.recipe}.")
 
     def _update(self) -> None:
         """Updates the weights, and takes the update up again where it was cut off."""
@@ -173,9 +161,9 @@ class GuardedTraining:
             return
         if self._step().update_has_begun:
             raise self._half_updated(lack, "there was no memory to finish it")
-        self._roll_back()
+        self._step().undo()
         self._note(lack, "Rolled back; there is no memory for the optimizer's update")
-        raise OutOfMemory(self._tightening.needed(self.settings, str(lack), None, free()))
+        raise OutOfMemory(self._tightening.say_what_would_help(self.recipe, str(lack), None, free()))
 
     def _lack_of(self, update: Callable[[], None]) -> Shortage | None:
         """Runs an update and returns what it ran out of; None where it is done."""

@@ -7,11 +7,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.planning.levers.micro_batches import sizes
+from memfit.planning.levers.micro_batches import list_sizes
 from memfit.steps.installing import is_custom
 from memfit.steps.rollback import Rollback
-from memfit.steps.train_step import Compiled, check_survivable, compiled, test_step
-from memfit.training.guard.events import Journal, OutOfMemory, Shortage, shortage
+from memfit.steps.tracing import CompiledStep
+from memfit.steps.train_step import build_test_body
+from memfit.training.guard.events import Journal, OutOfMemory, Shortage, check_survivable, shortage
 from memfit.training.guard.reading import Reader
 from memfit.training.guard.room import Room
 
@@ -26,7 +27,7 @@ class GuardedValidation:
         size: Samples to evaluate at once, at first; None for whole batches.
         reader: Where batches come from.
         journal: Where events go.
-        made: Steps that were compiled before, by their size.
+        steps: Steps that were compiled before, by their size.
     """
 
     def __init__(
@@ -35,10 +36,10 @@ class GuardedValidation:
         size: int | None,
         reader: Reader,
         journal: Journal,
-        made: dict[int | None, Compiled],
+        steps: dict[int | None, CompiledStep],
     ) -> None:
         self._model, self._size, self._reader, self._journal = model, size, reader, journal
-        self._made = made
+        self._steps = steps
         self._rollback = Rollback(model)
         self._room = Room()
         self._batch = 0
@@ -54,9 +55,8 @@ class GuardedValidation:
         while True:
             try:
                 step = partial(self._step(), data, self._reader.spec)
-                logs = self._room.measured(self._size, step)
-                if self._batch == 1:
-                    self._rollback.forget()  # the first step has made the metrics' variables
+                logs = self._room.measure(self._size, step)
+                self._rollback.look_again()  # the first step has made the metrics' variables
                 return logs
             except (tf.errors.OpError, RuntimeError) as error:
                 lack = shortage(error)
@@ -69,10 +69,10 @@ class GuardedValidation:
             again = True
             self._rollback.note()
 
-    def _step(self) -> Compiled:
-        if self._size not in self._made:
-            self._made[self._size] = compiled(self._model, test_step(self._model, self._size))
-        return self._made[self._size]
+    def _step(self) -> CompiledStep:
+        if self._size not in self._steps:
+            self._steps[self._size] = CompiledStep(self._model, build_test_body(self._model, self._size))
+        return self._steps[self._size]
 
     def _tighten(self, data: Any, lack: Shortage, again: bool) -> None:
         smaller = None if is_custom(self._model, "test_step") else half(data, self._size)
@@ -96,5 +96,5 @@ def half(data: Any, size: int | None) -> int | None:
     """The next smaller part of a batch to compute at once; None where there is none."""
     samples = int(next(leaf for leaf in keras.tree.flatten(data) if leaf is not None).shape[0])
     now = min(size or samples, samples)
-    smaller = [other for other in sizes(samples) if other < now]
+    smaller = [other for other in list_sizes(samples) if other < now]
     return next((other for other in smaller if other <= _HALF * now), smaller[-1] if smaller else None)

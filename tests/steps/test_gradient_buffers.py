@@ -9,9 +9,9 @@ import tensorflow as tf
 from keras import layers
 
 from memfit.steps.gradients import GradientShelf
+from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import find_choices
-from memfit.steps.train_step import TrainStep
-from memfit.training.guard.tightening import Settings
+from memfit.steps.train_step import build
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.integers(0, 11, (8, 16)).astype("int32")
@@ -37,7 +37,7 @@ def network() -> keras.Model:
 @pytest.mark.parametrize("repeated", [False, True])
 def test_a_step_that_is_computed_again_counts_once(repeated: bool) -> None:
     stock, model = network(), network()
-    step = TrainStep(model, Settings(segments=find_choices(model, 8)[-1]))
+    step = build(model, Recipe(segments=find_choices(model, 8)[-1]))
     data = (tf.constant(X), tf.constant(Y))
     for number in range(4):
         stock.train_on_batch(X, Y)
@@ -51,7 +51,7 @@ def test_a_step_that_is_computed_again_counts_once(repeated: bool) -> None:
 
 def test_places_are_there_before_the_gradients_and_stay_when_they_are_gone() -> None:
     weights: Any = [keras.Variable(np.ones((3, 4), "float32")), keras.Variable(np.ones(5, "float32"))]
-    shelf = GradientShelf(own_places=True)
+    shelf = GradientShelf(own_buffers=True)
 
     @tf.function
     def put() -> None:
@@ -71,5 +71,5 @@ def test_logs_of_an_overridden_compute_metrics_are_kept() -> None:
     object.__setattr__(
         model, "compute_metrics", lambda *args, **kwargs: {**own(*args, **kwargs), "mine": 7.0}
     )
-    step = TrainStep(model, Settings(segments=find_choices(model, 8)[-1]))
+    step = build(model, Recipe(segments=find_choices(model, 8)[-1]))
     assert set(step.compute((tf.constant(X), tf.constant(Y)), None)) == {"loss", "mine"}

@@ -25,7 +25,6 @@ def estimate_of(script: Script) -> Estimate:
 
 def _second_fits(in_one_piece: bool) -> bool:
     import tensorflow as tf
-
     from memfit.budgets.one_piece import take_in_one_piece
 
     if in_one_piece:
@@ -70,7 +69,6 @@ def test_the_optimizer_state_of_a_fresh_model_lies_in_the_piece() -> None:
 
 def _peak_after_taking() -> tuple[int, int]:
     import tensorflow as tf
-
     from memfit.budgets.one_piece import take_in_one_piece
 
     kept = tf.raw_ops.Empty(shape=[MIB], dtype=tf.uint8, init=False)

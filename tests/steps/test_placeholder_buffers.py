@@ -1,6 +1,5 @@
 """What outlives a planned step leaves the memory in one piece for the next."""
 
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -9,7 +8,6 @@ import pytest
 from keras import layers
 
 from memfit import isolated
-from memfit.sizes import Size
 from memfit.steps.rematerialisation import find_choices
 
 MIB = 2**20
@@ -33,7 +31,7 @@ def broken_into() -> list[float]:
     import tensorflow as tf
 
     import memfit
-    from memfit.training.guard import training
+    from memfit.steps.train_step import TrainStep
     from memfit.training.guard.events import free
     from training.parity import levers
 
@@ -51,17 +49,16 @@ def broken_into() -> list[float]:
                 high = middle
         return low * MIB
 
-    compute = training.GuardedTraining._compute
+    compute = TrainStep.compute
 
-    def looked_at(self: Any, data: Any) -> Any:
+    def look_first(self: Any, data: Any, spec: Any = None) -> Any:
         found.append(1 - largest() / (free() or 1))
-        return compute(self, data)
+        return compute(self, data, spec)
 
     # In this process alone: nothing that is public runs between what the guard notes and its step.
-    training.GuardedTraining._compute = looked_at  # type: ignore[method-assign]
+    TrainStep.compute = look_first  # type: ignore[method-assign]
     model = blocks()
-    plan = replace(levers(model, BATCH, None), segments=find_choices(model, BATCH)[-1])
-    plan = replace(plan, inputs_on_host=True, memory=Size(MEMORY))
+    plan = levers(model, BATCH, inputs_on_host=True, segments=find_choices(model, BATCH)[-1])
     x, y = np.ones((3 * BATCH, 48, 48, 3), "float32"), np.zeros(3 * BATCH, "int32")
     memfit.fit(model, x, y, batch_size=BATCH, verbose=0, plan=plan)
     return found
@@ -77,8 +74,8 @@ def between_large_tensors(gaps: bool) -> bool:
     """Whether what is small lies between two large tensors, made before and after it; runs in an arena."""
     import tensorflow as tf
 
-    from memfit.budgets.one_piece import take_in_one_piece
-    from memfit.steps.small_buffers import Nursery
+    from memfit.budgets.one_region import take_one_region
+    from memfit.steps.placeholder_buffers import PlaceholderBuffers
 
     def tensor(size: int) -> Any:
         return tf.raw_ops.Empty(shape=[size], dtype=tf.uint8)
@@ -87,12 +84,12 @@ def between_large_tensors(gaps: bool) -> bool:
         return int(np.from_dlpack(tensor).ctypes.data)
 
     variable = tf.Variable(tf.zeros(100), trainable=False)
-    take_in_one_piece(Size(MEMORY), "CPU:0")
+    take_one_region()
     begin = place(tensor(100 * MIB))
     filling = [tensor(400)]
     while not begin <= place(filling[-1]) < begin + 100 * MIB:  # what was left over elsewhere
         filling.append(tensor(400))
-    kept = [Nursery([variable])] if gaps else []
+    kept = [PlaceholderBuffers([variable])] if gaps else []
     before, small, after = tensor(50 * MIB), tensor(400), tensor(50 * MIB)
     assert len(kept) == gaps
     return place(before) < place(small) < place(after)

@@ -9,13 +9,10 @@ from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.layer_names import layer_names, with_names_of
-from memfit.planning.levers.micro_batches import why_not
 from memfit.planning.plan import Plan
-from memfit.steps.installing import check_size, is_custom
+from memfit.steps.installing import is_custom
 from memfit.steps.micro_batches.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
-from memfit.steps.micro_batches.step import Step
-from memfit.steps.train_step import test_step, train_step
-from memfit.training.guard.tightening import Settings
+from memfit.steps.micro_batches.applicability import why_not_micro_batches
 
 
 def check_plan(model: keras.Model, plan: Plan) -> None:
@@ -26,11 +23,9 @@ def check_plan(model: keras.Model, plan: Plan) -> None:
             received=f"a plan for model {plan.model}, and model {fingerprint(model)}",
             remedy="Make a plan for this model, with memfit.plan",
         )
-    for name in ("micro_batch", "validation_batch"):
-        if getattr(plan, name) is not None:
-            check_size(f"plan.{name}", getattr(plan, name))
-    reason = why_not(model) if plan.micro_batch is not None else None
-    if reason is None and plan.segments is not None and is_custom(model, "train_step"):
+    recipe = plan.recipe
+    reason = None if recipe.micro_batch is None else why_not_micro_batches(model)
+    if reason is None and recipe.segments is not None and is_custom(model, "train_step"):
         reason = "its train_step is custom"
     if reason is not None:
         raise InvalidInput(
@@ -42,14 +37,15 @@ def check_plan(model: keras.Model, plan: Plan) -> None:
 def suited(model: keras.Model, plan: Plan) -> Plan:
     """Returns the plan with this model's names for layers that Keras numbered otherwise, after `check_plan`."""
     check_plan(model, plan)
-    if plan.segments is None or not plan.layer_names:
+    if plan.recipe.segments is None or not plan.layer_names:
         return plan
-    segments = with_names_of(model, plan.segments, plan.layer_names)
-    return replace(plan, segments=segments, layer_names=layer_names(model))
+    segments = with_names_of(model, plan.recipe.segments, plan.layer_names)
+    recipe = replace(plan.recipe, segments=segments)
+    return replace(plan, recipe=recipe, layer_names=layer_names(model))
 
 
 def check_losses(model: keras.Model, plan: Plan, data: Any) -> tuple[str, ...]:
-    """Refuses micro-batches under an exact plan where a custom loss does not add up from them.
+    """Refuses micro-batches under an exact plan where a loss that the user wrote does not add up from them.
 
     Args:
         model: A compiled model.
@@ -59,11 +55,13 @@ def check_losses(model: keras.Model, plan: Plan, data: Any) -> tuple[str, ...]:
     Returns:
         What had to be assumed, as sentences.
     """
-    if plan.micro_batch is None or not has_to_be_checked(model):
+    if plan.recipe.micro_batch is None or not has_to_be_checked(model):
         return ()
     losses = None if data is None else losses_whole_and_in_parts(model, data)
     if losses is None:
-        return ("Losses that layers add and custom losses were taken for means over the samples, unchecked.",)
+        return (
+            "Losses that layers add or that are custom were taken for means over the samples, unchecked.",
+        )
     if agree(*losses):
         return ()
     story = f"a few samples have a loss of {losses[0]:.4g} at once and {losses[1]:.4g} in parts"
@@ -74,11 +72,3 @@ def check_losses(model: keras.Model, plan: Plan, data: Any) -> tuple[str, ...]:
             remedy="Return a loss for each sample (or add a mean over the samples), or allow near",
         )
     return (f"The loss is that of micro-batches, not of the batch: {story}.",)
-
-
-def planned_steps(model: keras.Model, plan: Plan | None) -> tuple[Step | None, Step | None]:
-    """Returns the `train_step` and `test_step` of a plan; None where the model's own step is the one."""
-    settings = Settings.of(plan)
-    train = None if settings == Settings() else train_step(model, settings)
-    size = None if plan is None or is_custom(model, "test_step") else plan.validation_batch
-    return train, None if size is None else test_step(model, size)

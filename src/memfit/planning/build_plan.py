@@ -1,0 +1,109 @@
+"""Building the plan of the candidate that was chosen: its figures, its validation, and a row for every lever."""
+
+from dataclasses import replace
+
+from memfit.planning.candidates import Candidate
+from memfit.planning.fidelity import Fidelity
+from memfit.planning.fingerprint import fingerprint
+from memfit.planning.job import Job
+from memfit.planning.layer_names import layer_names
+from memfit.planning.levers import LEVERS
+from memfit.planning.levers.lever import Facts, Lever
+from memfit.planning.levers.micro_batches import list_sizes
+from memfit.planning.plan import LeverRow, Plan
+from memfit.planning.recordings import Recordings
+from memfit.sizes import Size
+from memfit.steps.recipe import Recipe
+
+_NOT_NEEDED = "not needed"
+
+
+def build_plan(recordings: Recordings, batch_size: int, chosen: Candidate) -> Plan:
+    """Builds the plan of the candidate that was chosen for a batch."""
+    job, stock = recordings.job, recordings.stock
+    predicted, margin = recordings.peak(chosen.recipe, batch_size)
+    recipe = replace(chosen.recipe, validation_batch=_choose_validation_batch(recordings))
+    return Plan(
+        model=fingerprint(job.model),
+        batch_size=batch_size,
+        memory=job.memory,
+        fidelity=chosen.fidelity,
+        recipe=recipe,
+        stock=Size(stock.peak(batch_size) + recordings.waiting(batch_size)),
+        predicted=Size(predicted),
+        margin=Size(margin),
+        time=chosen.time,
+        source=stock.estimate.source,
+        layer_names=() if recipe.segments is None else layer_names(job.model),
+        levers=_list_rows(job, recipe, batch_size, recordings),
+    )
+
+
+def build_stock_plan(job: Job, batch_size: int, bound: Size) -> Plan:
+    """Builds the plan of a job that fits by far: nothing changes, and nothing had to be recorded to know it."""
+    return Plan(
+        model=fingerprint(job.model),
+        batch_size=batch_size,
+        memory=job.memory,
+        fidelity=Fidelity.EXACT,
+        recipe=Recipe(),
+        stock=bound,
+        predicted=bound,
+        margin=Size(0),
+        time=1.0,
+        source="upper bound from the layers' shapes",
+        is_bound=True,
+        levers=_list_rows(job, Recipe(), batch_size, None),
+    )
+
+
+def _list_rows(job: Job, recipe: Recipe, batch_size: int, facts: Facts | None) -> tuple[LeverRow, ...]:
+    return tuple(_describe(lever, job, recipe, batch_size, facts) for lever in LEVERS)
+
+
+def _describe(lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Facts | None) -> LeverRow:
+    fidelity = lever.fidelity(job)
+    if not lever.is_used(recipe):
+        why, saving = _explain_unused(lever, job, recipe, batch_size), None
+        if lever.why_not(job) is None and not recipe.is_stock:
+            saving = lever.advise_saving(facts, job, batch_size)
+        return LeverRow(lever.name, fidelity, used=False, why=why, saving=saving)
+    saving = cost = None
+    if facts is not None:
+        without = lever.undo(recipe)
+        saving = Size(max(0, facts.need(without, batch_size) - facts.need(recipe, batch_size)))
+        cost = lever.predict_cost(facts, recipe, batch_size)
+    return LeverRow(
+        lever.name,
+        fidelity,
+        used=True,
+        setting=lever.describe(recipe, batch_size),
+        why=lever.explain(job, batch_size),
+        saving=saving or None,
+        cost=cost or None,
+    )
+
+
+def _explain_unused(lever: Lever, job: Job, recipe: Recipe, batch_size: int) -> str:
+    if recipe.is_stock:
+        return _NOT_NEEDED
+    if (reason := lever.why_not(job)) is not None:
+        return reason
+    if next(iter(lever.offer(job, Recipe(), batch_size)), None) is None:  # it only advises
+        return lever.explain(job, batch_size)
+    if lever.fidelity(job) > job.allow:
+        return f'allow="{lever.fidelity(job)}" would be needed: {lever.explain(job, batch_size)}'
+    return "other levers are enough, and more faithful or faster"
+
+
+def _choose_validation_batch(recordings: Recordings) -> int | None:
+    """The largest slices in which a validation batch fits; None where it fits whole."""
+    whole, stock, memory = recordings.job.validation_batch_size, recordings.stock, recordings.job.memory
+    # A validation step takes less than a training step; it is recorded only where that does not settle it.
+    if whole is None or stock.need(whole) + recordings.waiting(whole) <= memory:
+        return None
+    for size in (whole, *list_sizes(whole)):
+        needed = stock.estimate.validate.sketch(size).needed + recordings.waiting(whole)
+        if needed <= memory:
+            return None if size == whole else size
+    return 1

@@ -1,0 +1,99 @@
+"""One recorded recipe: its peak and need at any batch size, replayed at few of them."""
+
+import math
+
+from memfit.estimation.estimate import Estimate
+
+
+class RecordedStep:
+    """The peak of a recorded step at any batch size, and whether it fits the job's memory.
+
+    Between two powers of two the peak is taken to lie on a line. It is the largest of several moments that each
+    grow with the batch, so the line is above it. A GPU's compiler has lines of its own.
+
+    Args:
+        estimate: From a recording of the step.
+        memory: What it has to fit into.
+        batch_size: The batch to look at first.
+    """
+
+    def __init__(self, estimate: Estimate, memory: int, batch_size: int) -> None:
+        self.estimate, self._memory = estimate, memory
+        self._fits: dict[int, bool] = {}
+        first = estimate.sketch(batch_size)
+        self._peaks = {batch_size: int(first.peak)}
+        self._margin = first.margin
+
+    @property
+    def by_compiler(self) -> bool:
+        """Whether a GPU's compiler gave the figures."""
+        return self.estimate.compiled
+
+    def look_at(self, batch_size: int) -> None:
+        """Replays a batch size itself, or compiles it for the GPU that is planned for."""
+        exact = self.estimate.at(batch_size)
+        if self.by_compiler:  # from now on the lines to other sizes go through it
+            self._peaks.clear()
+            self._fits.clear()
+            self._margin = exact.margin
+        self._learn(exact)
+
+    def peak(self, batch_size: int) -> int:
+        """The predicted peak."""
+        if batch_size in self._peaks or self.by_compiler:
+            return self._replayed(batch_size)
+        low = 2 ** (batch_size.bit_length() - 1)
+        below = self._replayed(low)
+        if low == batch_size:
+            return below
+        return below + (self._replayed(2 * low) - below) * (batch_size - low) // low
+
+    def need(self, batch_size: int) -> int:
+        """The predicted peak with its margin; more than the memory where it does not fit."""
+        peak = self.peak(batch_size)
+        need = math.ceil(peak * (1 + self._margin))
+        if batch_size not in self._fits and peak < self._memory < need:
+            # Under just this limit there may be fewer gaps between tensors than elsewhere.
+            self._learn(self.estimate.sketch(batch_size))
+        if batch_size not in self._fits:
+            return need
+        return min(need, self._memory) if self._fits[batch_size] else max(need, self._memory + 1)
+
+    def needed(self, batch_size: int) -> int:
+        """The smallest memory in which `fits` says yes."""
+        return int(self.estimate.sketch(batch_size).needed)
+
+    def filled(self, batch_size: int) -> int:
+        """What gaps between tensors add to the peak where there is no more memory than the job's."""
+        estimate = self.estimate.sketch(batch_size)
+        return max(0, estimate.peak_in(self._memory) - estimate.peak)
+
+    def activations(self, batch_size: int) -> int:
+        """What of the peak are activations."""
+        return int(self.estimate.sketch(batch_size).breakdown["activations"])
+
+    def slower_than(self, other: "RecordedStep") -> float | None:
+        """How much longer it takes than another step, as a part of that; None without a compiler."""
+        mine, others = self.estimate.step_time, other.estimate.sketch(self.estimate.batch_size).step_time
+        return None if mine is None or others is None else max(0.0, mine / others - 1)
+
+    def fixed_samples(self) -> float | None:
+        """The time of a step that does not depend on the batch, in samples; None without a compiler."""
+        batch, seconds = self.estimate.batch_size, self.estimate.step_time
+        if seconds is None:
+            return None
+        quarter = max(1, batch // 4)
+        if quarter == batch:
+            return 0.0
+        of_quarter = self.estimate.at(quarter).step_time or 0.0
+        slope = (seconds - of_quarter) / (batch - quarter)
+        return max(0.0, batch * (1 - slope * batch / seconds))
+
+    def _learn(self, estimate: Estimate) -> None:
+        self._peaks[estimate.batch_size] = int(estimate.peak)
+        self._fits[estimate.batch_size] = bool(estimate.fits(self._memory))
+
+    def _replayed(self, batch_size: int) -> int:
+        if batch_size not in self._peaks:
+            self._peaks[batch_size] = int(self.estimate.sketch(batch_size).peak)
+        return self._peaks[batch_size]

@@ -1,0 +1,192 @@
+"""What recordings have shown of a job's step, and what follows for recipes and batches that were not recorded."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from memfit.budgets.nvml import gpus
+from memfit.estimation.estimate import Estimate
+from memfit.estimation.recording.specs import spec_of
+from memfit.planning.candidates import Candidate, judge_fidelity, list_recipes, predict_time
+from memfit.planning.fidelity import Fidelity
+from memfit.planning.job import Job
+from memfit.planning.levers import LEVERS
+from memfit.planning.recorded_step import RecordedStep
+from memfit.steps.recipe import Recipe
+from memfit.steps.rematerialisation import Segments
+
+# In how many micro-batches a batch is cut when such a step is recorded: the second one is like all later ones.
+RECORDED_PARTS = 2
+# Keras's pipeline of arrays holds a copy of them and, measured at batches of 3 and 6 MiB, three to six batches.
+_BATCHES_WAITING = 5
+# Seen on two cores: four micro-batches cost 3% of a step of 32 samples (MobileNetV2), so that each costs as much as
+# a third of a sample. Not measured on a GPU.
+_FIXED_SAMPLES = 0.32
+
+Record = Callable[[Recipe, int], Estimate]
+
+
+class Recordings:
+    """The recorded recipes of a job, stock's first; implements `levers.lever.Facts`.
+
+    Args:
+        job: What is planned for.
+        record: Records the step of a recipe, for a batch size.
+    """
+
+    def __init__(self, job: Job, record: Record) -> None:
+        self.job, self._record = job, record
+        self.inputs = _bytes(spec_of(job.model, job.data).batch(1))
+        trained = job.model.trainable_variables
+        self.gradients = sum(math.prod(weight.shape) * _itemsize(weight) for weight in trained)
+        self._on_gpu = job.device is not None or bool(gpus())
+        self._realised = 1.0  # the part of a predicted saving that the last recording found to be real
+        self._activations: dict[int, int] = {}
+        stock = record(Recipe(), job.reference_batch)
+        self.stock = RecordedStep(stock, job.memory, job.reference_batch)
+        self._steps: dict[Recipe, RecordedStep] = {Recipe(): self.stock}
+
+    # What levers and candidates ask.
+
+    def need(self, recipe: Recipe, batch_size: int) -> int:
+        """What a step takes with its margin, and with the samples that wait on the device beside it.
+
+        What was not recorded follows from what was, lever by lever.
+        """
+        step = self._steps.get(_kind(recipe))
+        if step is not None and not recipe.inputs_on_host:
+            at_once = recipe.micro_batch or batch_size
+            recorded = _recorded_batch(recipe, at_once)
+            # Of a recorded batch, the samples that are not in the part being computed wait as well.
+            beside = self.inputs * (batch_size - recorded) + self.waiting(batch_size)
+            return step.need(recorded) + beside
+        last = next(lever for lever in reversed(LEVERS) if lever.is_used(recipe))
+        return self.need(last.undo(recipe), batch_size) - last.predict_saving(self, recipe, batch_size)
+
+    def activations(self, batch_size: int) -> int:
+        """What of the stock step's peak are activations."""
+        if batch_size not in self._activations:
+            self._activations[batch_size] = self.stock.activations(batch_size)
+        return self._activations[batch_size]
+
+    def waiting(self, batch_size: int) -> int:
+        """What Keras's input pipeline holds in the device's memory: on a GPU next to nothing, in the arena much."""
+        if self._on_gpu:
+            return 0
+        return _bytes(self.job.data) + _BATCHES_WAITING * self.inputs * batch_size
+
+    def fixed_time(self, batch_size: int) -> float:
+        """The time of a step that does not depend on the batch, as a part of the stock step's."""
+        return self._fixed_samples / batch_size
+
+    def saved_by_segments(self, segments: Segments, batch_size: int) -> int:
+        """What segments save by their own prediction, as far as recordings have shown it to be real."""
+        return int(self._realised * _predicted(segments, batch_size))
+
+    def recomputed(self, segments: Segments) -> float:
+        """The extra time of segments: by the kernels that a GPU's compiler made of them, where it was asked."""
+        step = self._steps.get(Recipe(segments=segments))
+        measured = None if step is None else step.slower_than(self.stock)
+        return segments.recomputed if measured is None else measured
+
+    # What the search asks.
+
+    def candidates(self, batch_size: int, allow: Fidelity) -> list[Candidate]:
+        """Lists every allowed candidate for a batch, stock's step first."""
+        return [
+            Candidate(
+                recipe,
+                judge_fidelity(self.job, recipe),
+                self.need(recipe, batch_size),
+                predict_time(self, recipe, batch_size),
+            )
+            for recipe in list_recipes(self.job, batch_size, allow)
+        ]
+
+    def can_record(self, recipe: Recipe) -> bool:
+        """Whether recording a recipe would tell more than is known.
+
+        A GPU's compiler takes minutes for a step in micro-batches, and XLA on the CPU has them in another form.
+        """
+        if _kind(recipe) in self._steps:
+            return False
+        return recipe.micro_batch is None or not (self.job.model.jit_compile or self.stock.by_compiler)
+
+    def record(self, recipe: Recipe, batch_size: int) -> None:
+        """Records a recipe, if that would tell more."""
+        if not self.can_record(recipe):
+            return
+        at_once = recipe.micro_batch or batch_size
+        kind, batch = _kind(recipe), _recorded_batch(recipe, at_once)
+        without = None if recipe.segments is None else replace(kind, segments=None)
+        before = None if without is None else self._step_need(without, at_once)
+        self._steps[kind] = RecordedStep(self._record(kind, batch), self.job.memory, batch)
+        if before is not None and recipe.segments is not None:
+            real = before - self._step_need(kind, at_once)
+            self._realised = max(0.0, real / max(_predicted(recipe.segments, at_once), 1))
+
+    def look_at(self, recipe: Recipe, batch_size: int) -> None:
+        """Makes the figures of a recorded recipe exact for a batch."""
+        step = self._steps.get(_kind(recipe))
+        if step is not None:
+            step.look_at(_recorded_batch(recipe, recipe.micro_batch or batch_size))
+
+    def needed(self, recipe: Recipe, batch_size: int) -> int:
+        """The smallest memory in which a recipe fits: what is advised when the job's memory is too small."""
+        step = self._steps.get(_kind(recipe))
+        if step is None:
+            return self.need(recipe, batch_size)
+        recorded = _recorded_batch(recipe, recipe.micro_batch or batch_size)
+        return self.need(recipe, batch_size) - step.need(recorded) + step.needed(recorded)
+
+    def peak(self, recipe: Recipe, batch_size: int) -> tuple[int, int]:
+        """Returns the predicted peak of a recipe in the job's memory, and the margin above it."""
+        step = self._steps.get(_kind(recipe), self.stock)
+        recorded = _recorded_batch(recipe, recipe.micro_batch or batch_size)
+        need = self.need(recipe, batch_size)
+        margin = step.need(recorded) - step.peak(recorded)
+        filled = 0 if step is self.stock else step.filled(recorded)
+        return min(need - margin + filled, int(self.job.memory)), max(0, margin - filled)
+
+    def _step_need(self, recipe: Recipe, at_once: int) -> int:
+        """What a step takes when `at_once` samples pass at once."""
+        batch = _recorded_batch(recipe, at_once)
+        return self.need(replace(recipe, micro_batch=at_once if recipe.micro_batch else None), batch)
+
+    @cached_property
+    def _fixed_samples(self) -> float:
+        measured = self.stock.fixed_samples()
+        return _FIXED_SAMPLES if measured is None else measured
+
+
+def _kind(recipe: Recipe) -> Recipe:
+    """What of a recipe is recorded: a step in micro-batches of any size, wherever its inputs come from."""
+    parts = None if recipe.micro_batch is None else RECORDED_PARTS
+    return replace(recipe, micro_batch=parts, inputs_on_host=False, validation_batch=None)
+
+
+def _recorded_batch(recipe: Recipe, at_once: int) -> int:
+    """The batch of a recorded step in which `at_once` samples pass at once."""
+    return at_once if recipe.micro_batch is None else RECORDED_PARTS * at_once
+
+
+def _predicted(segments: Segments, batch_size: int) -> int:
+    """What segments save by their own prediction: it grows with the samples that pass at once."""
+    return (segments.stock_bytes - segments.activation_bytes) * batch_size // segments.batch_size
+
+
+def _bytes(batch: Any) -> int:
+    """Bytes of the arrays in a nested structure; a dataset has none of its own."""
+    if isinstance(batch, dict):
+        return sum(map(_bytes, batch.values()))
+    if isinstance(batch, tuple | list):
+        return sum(map(_bytes, batch))
+    return int(getattr(batch, "nbytes", 0))
+
+
+def _itemsize(weight: Any) -> int:
+    import tensorflow as tf
+
+    return int(tf.as_dtype(weight.dtype).size)

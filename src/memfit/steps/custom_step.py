@@ -1,0 +1,47 @@
+"""A model's own `train_step`, which cannot be split: it is noted whether it had begun to update the weights."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.estimation.optimizers import optimizers_of
+from memfit.steps.tracing import Body
+
+
+def watch_updates(model: keras.Model, begun: tf.Variable) -> Body:
+    """Returns a model's own `train_step`, whose optimizers update only after all gradients, and note it.
+
+    Args:
+        model: A model with a custom `train_step`.
+        begun: A boolean variable that becomes true when the first optimizer begins to update.
+    """
+    optimizers = optimizers_of(model)
+
+    def watched(optimizer: Any) -> Callable[..., Any]:
+        own = optimizer.apply
+
+        def apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+            if trainable_variables is not None and not optimizer.built:
+                optimizer.build(trainable_variables)  # the initial values must not wait for the gradients
+            tensors = [
+                tensor for tensor in tf.nest.flatten(grads, expand_composites=True) if tensor is not None
+            ]
+            with tf.control_dependencies(tensors):
+                begins = begun.assign(True)
+            with tf.control_dependencies([begins]):
+                return own(grads, trainable_variables)
+
+        return apply
+
+    def train_step(data: Any) -> Any:
+        for optimizer in optimizers:
+            object.__setattr__(optimizer, "apply", watched(optimizer))
+        try:
+            return model.train_step(data)
+        finally:
+            for optimizer in optimizers:
+                object.__delattr__(optimizer, "apply")
+
+    return train_step
