@@ -1,4 +1,4 @@
-"""An arena in one piece: TensorFlow's real allocator, and the replay's model of it."""
+"""An arena as one region: TensorFlow's real allocator, and the replay's model of it."""
 
 from dataclasses import replace
 
@@ -6,29 +6,23 @@ import pytest
 
 from memfit.budgets.arena import pieces_left
 from memfit.budgets.isolation import isolated
-from memfit.estimation.estimate import Estimate
 from memfit.estimation.replay.allocator import BFC, OutOfMemory
 from memfit.estimation.replay.capped import completes, peak_under
 from memfit.estimation.replay.played import Played
-from memfit.estimation.replay.recorded import RecordedSource
 from memfit.estimation.replay.script import Allocation, Script
-from memfit.sizes import Size
 
 MIB = 2**20
 # The second needs more than half of the arena, of which the first has made the allocator take a half.
 SIZES, ARENA = (10 * MIB, 18 * MIB), 32 * MIB
 
 
-def estimate_of(script: Script) -> Estimate:
-    return Estimate(1, "train", RecordedSource(script, "by hand", 0, (1,)))
-
-
-def _second_fits(in_one_piece: bool) -> bool:
+def _second_fits(in_one_region: bool) -> bool:
     import tensorflow as tf
-    from memfit.budgets.one_piece import take_in_one_piece
 
-    if in_one_piece:
-        take_in_one_piece(Size(ARENA), "CPU:0")
+    from memfit.budgets.one_region import take_one_region
+
+    if in_one_region:
+        take_one_region()
     try:
         for size in SIZES:
             tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
@@ -37,42 +31,35 @@ def _second_fits(in_one_piece: bool) -> bool:
     return True
 
 
-@pytest.mark.parametrize("in_one_piece", [False, True])
-def test_a_tensor_that_fits_no_region_fits_one_piece_and_the_replay_knows_it(in_one_piece: bool) -> None:
-    assert isolated(_second_fits, in_one_piece, memory=ARENA) == in_one_piece
+@pytest.mark.parametrize("in_one_region", [False, True])
+def test_a_tensor_that_fits_none_of_several_regions_fits_one_and_the_replay_knows_it(
+    in_one_region: bool,
+) -> None:
+    assert isolated(_second_fits, in_one_region, memory=ARENA) == in_one_region
     allocations = tuple(Allocation("op", "", "activations", "", (size, 0, 0)) for size in SIZES)
     script = Script(allocations=allocations, order=(0, ~0, 1, ~1), ends=(0, 2, 4), threads=(0,) * 4)
-    assert completes(Played(replace(script, one_piece=0 if in_one_piece else None), 1), ARENA) == in_one_piece
+    assert (
+        completes(Played(replace(script, region_at=0 if in_one_region else None), 1), ARENA) == in_one_region
+    )
 
 
 def test_where_little_is_left_a_chunk_is_handed_out_whole_and_counts_whole() -> None:
     order, size = (0, ~0), 18 * MIB
     step = Allocation("op", "", "activations", "", (size, 0, 0))
-    script = Script(allocations=(step,), order=order, ends=(0, 2), threads=(0, 0), one_piece=0)
+    script = Script(allocations=(step,), order=order, ends=(0, 2), threads=(0, 0), region_at=0)
     played = Played(script, 1)
     assert peak_under(played, 256 * MIB) == size  # the piece is more than twice as large, and is cut
     assert size < peak_under(played, ARENA) <= ARENA
     assert peak_under(played, size) is None
 
 
-def test_the_optimizer_state_of_a_fresh_model_lies_in_the_piece() -> None:
-    # Where the state is there first, the allocator has taken regions of 2 to 16 MiB, and 2 are left of the arena.
-    kinds = [("weights", MIB), ("optimizer state", 10 * MIB), ("activations", 16 * MIB)]
-    allocations = tuple(Allocation("op", "", kind, "", (size, 0, 0)) for kind, size in kinds)
-    script = Script(
-        allocations=allocations, variables=2, prepared=2, order=(2, ~2), ends=(0, 2), threads=(0, 0)
-    )
-    for first, fits in ((True, True), (False, False)):
-        est = estimate_of(script).in_one_piece(before_the_optimizer=first)
-        assert completes(Played(est.made_from.script, 1), ARENA) == fits
-
-
 def _peak_after_taking() -> tuple[int, int]:
     import tensorflow as tf
-    from memfit.budgets.one_piece import take_in_one_piece
+
+    from memfit.budgets.one_region import take_one_region
 
     kept = tf.raw_ops.Empty(shape=[MIB], dtype=tf.uint8, init=False)
-    take_in_one_piece(Size("1GiB"), "CPU:0")
+    take_one_region()
     info = tf.config.experimental.get_memory_info("CPU:0")
     del kept
     return info["current"], info["peak"]

@@ -2,8 +2,9 @@
 
 import pytest
 
+from memfit.estimation.recording.tracing import inputs_of
 from memfit.estimation.replay.capped import completes
-from memfit.estimation.replay.dependencies import Dependencies, inputs_of
+from memfit.estimation.replay.dependencies import Dependencies
 from memfit.estimation.replay.events import death_of
 from memfit.estimation.replay.played import Played
 from memfit.estimation.replay.script import Allocation, Script

@@ -2,7 +2,7 @@
 
 from memfit.budgets.isolation import isolated
 from memfit.estimation.replay.allocator import ADDRESS, BFC
-from memfit.estimation.replay.layout import laying_out
+from memfit.estimation.replay.layout import lay_out
 
 SMALLEST = 256  # bytes: what is smaller is a number, a seed or a handle
 
@@ -32,9 +32,7 @@ def _made() -> tuple[list[tuple[int, int]], list[tuple[int, bool]]]:
 
 def test_variables_are_laid_out_where_keras_has_them():
     real, variables = isolated(_made, memory="1GiB")
-    laid = laying_out(
-        [size for size, _ in variables], {n for n, (_, random) in enumerate(variables) if random}
-    )
+    laid = lay_out([size for size, _ in variables], {n for n, (_, random) in enumerate(variables) if random})
     held = [None] * len(laid.sizes)
     BFC().serve(laid.codes, laid.sizes, held, {})
     modelled = sorted(

@@ -75,7 +75,6 @@ def _recording(setup: tuple[Event, ...], step: tuple[Event, ...], *variables: Va
         compiled=(),
         layers=(),
         shapes=frozenset(),
-        seconds={},
         inputs={},
         setup=setup,
     )

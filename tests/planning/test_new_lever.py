@@ -25,7 +25,7 @@ def _read_lever() -> tuple[str, dict[str, Any]]:
 
 def _network() -> keras.Model:
     layers = keras.layers
-    inputs = x = keras.Input((256, 256))
+    inputs = x = keras.Input((256, 8))
     for _ in range(6):
         x = layers.Dropout(0.5)(layers.Dense(256)(x))
     model = keras.Model(inputs, layers.Dense(1)(layers.GlobalAveragePooling1D()(x)))
@@ -51,13 +51,13 @@ def test_a_new_lever_is_one_short_file_and_is_planned_printed_and_applied() -> N
         model = _network()
         stock = memfit.estimate(model, 16)
         with pytest.raises(memfit.DoesNotFit, match='With allow="model" this batch would fit'):
-            memfit.plan(model, 16, memory=int(0.9 * stock.peak), allow="near")
-        plan = memfit.plan(model, 16, memory=int(0.9 * stock.peak), allow="model")
+            memfit.plan(model, 16, memory=int(0.85 * stock.peak), allow="near")
+        plan = memfit.plan(model, 16, memory=int(0.85 * stock.peak), allow="model")
         assert str(plan.fidelity) == "model"
         assert "no dropout" in repr(plan)
         assert memfit.Plan.from_json(plan.to_json()) == plan
         rates = Rates()
-        x, y = np.ones((16, 256, 256), "float32"), np.ones((16, 1), "float32")
+        x, y = np.ones((16, 256, 8), "float32"), np.ones((16, 1), "float32")
         memfit.fit(model, x, y, plan=plan, callbacks=[rates], verbose=0)
         assert rates.seen == {0.0}
         assert {layer.rate for layer in model.layers if isinstance(layer, keras.layers.Dropout)} == {0.5}

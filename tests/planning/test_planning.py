@@ -15,7 +15,9 @@ import memfit
 from memfit import DoesNotFit, InvalidInput, Plan, Size, isolated
 from memfit.budgets.arena import arena_environment
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.refusal import refusal
+from memfit.planning.refusal import refuse
+from memfit.steps.recipe import Recipe
+from planning.figures import Line, job_of, network, recordings_of, segments
 
 BATCH = 32
 
@@ -107,18 +109,26 @@ def test_a_job_that_only_near_fits_trains_in_micro_batches(monkeypatch: pytest.M
 
 
 def test_a_refusal_names_the_batch_and_the_fidelity_that_would_do() -> None:
-    told = str(refusal(BATCH, Size("50MiB"), Fidelity.EXACT, Size("60MiB"), 8, Fidelity.NEAR))
-    for part in (
-        "smallest memory that would do is 60 MiB",
-        "largest batch that fits 50 MiB is 8",
-        'allow="near"',
-    ):
-        assert part in told
+    job = job_of(network(), 700, "exact", choices=(segments(320, 0.1),))
+    lines = {Recipe(): Line(100, 10), Recipe(segments=segments(320, 0.1)): Line(100, 5)}
+    told = str(refuse(recordings_of(job, lines)))
+    assert "Batch 64 does not fit into 700 B with exact changes." in told
+    # What was recorded is stock's step: 100 + 640, 320 that wait, and 5% that a second recording may show.
+    assert "The smallest memory that would do is 1.1 KiB" in told
+    assert "the largest batch that fits 700 B is 37." in told  # 100 + 15 * 37 is 655, with 5% 688
+    assert 'With allow="near" this batch would fit.' in told
 
 
-def test_a_refusal_says_that_a_step_of_one_s_own_cannot_be_changed() -> None:
-    told = str(refusal(8, Size("50MiB"), Fidelity.NEAR, Size("60MiB"), 0, None, "its train_step is custom"))
-    assert "into 50 MiB, and its step cannot be changed: its train_step is custom. The smallest" in told
+def test_a_refusal_says_that_a_custom_step_cannot_be_changed() -> None:
+    class Own(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            return super().train_step(data)
+
+    inputs = keras.Input((1,), dtype="uint8")
+    model = Own(inputs, keras.layers.Dense(1, use_bias=False)(inputs))
+    model.compile("sgd", "mse", jit_compile=False)
+    told = str(refuse(recordings_of(job_of(model, 470), {Recipe(): Line(100, 10)})))
+    assert "into 470 B, and its step cannot be changed: its train_step is custom" in told
 
 
 @pytest.mark.parametrize(

@@ -109,14 +109,6 @@ class Estimate:
         """Returns the predicted peak at another batch size."""
         return self.at(batch_size).peak
 
-    def in_one_piece(self, *, before_the_optimizer: bool = False) -> "Estimate":
-        """Returns the estimate where what is left of the memory is taken as one region before the first step.
-
-        Args:
-            before_the_optimizer: Whether the optimizer's state is only made after that, as sums of gradients are.
-        """
-        return replace(self, made_from=self.made_from.in_one_piece(before_the_optimizer=before_the_optimizer))
-
     def fits(self, memory: int | str, batch_size: int | None = None) -> Fit:
         """Answers whether the phase fits into `memory` with its margin; a yes is true in an `if`.
 

@@ -118,8 +118,5 @@ class Source(Protocol):
     def sketch(self, batch: int) -> Prediction:
         """Predicts a batch size from what is known already."""
 
-    def in_one_piece(self, *, before_the_optimizer: bool) -> "Source":
-        """The source where what is left of the memory is taken as one region before the first step."""
-
     def max_batch(self, memory: Size, start: int) -> int:
         """Finds the largest batch size that fits, with one that is known to begin with; 0 for none."""

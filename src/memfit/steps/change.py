@@ -19,7 +19,8 @@ class Change(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        Change._kinds[cls.kind] = cls
+        if "kind" in vars(cls):  # a class on its way from another process gets its attributes later
+            Change._kinds[cls.kind] = cls
 
     @abstractmethod
     def applied(self, model: Any) -> AbstractContextManager[None]:

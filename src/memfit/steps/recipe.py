@@ -51,7 +51,7 @@ class Recipe:
 
     def __str__(self) -> str:
         size = "whole batches" if self.micro_batch is None else f"micro-batches of {self.micro_batch}"
-        segments = "" if self.segments is None else f"rematerialised in {self.segments.count} segments"
+        segments = "" if self.segments is None else f"rematerialised in {self.segments.count} segment(s)"
         return ", ".join(filter(None, (size, segments, *map(str, self.changes))))
 
     def to_json(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from memfit.budgets.one_region import take_one_region
 from memfit.budgets.peaks import PeakMeter, device_name
 from memfit.compat import keras_data
 from memfit.data.peeking import FirstBatch
@@ -132,6 +133,8 @@ def _train(
 ) -> keras.callbacks.History:
     """Trains as a plan says, under guard; returns Keras's history, with the `Run`."""
     recipe = Recipe() if plan is None else plan.recipe
+    if not recipe.is_stock:
+        take_one_region()  # before the optimizer's state is made, so that it lies there too
     mark = mark_of(arguments["x"], arguments["y"])
     with recipe.applied(model), on_host(model, arguments, recipe.inputs_on_host) as (arguments, host):
         if recipe.inputs_on_host and host is None:

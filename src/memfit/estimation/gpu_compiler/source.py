@@ -51,10 +51,6 @@ class CompiledSource:
         """Predicts a batch size without compiling it, on lines through what was compiled before."""
         return CompiledStep(self, self.curve.sketch(batch, self.parts.sample), batch)
 
-    def in_one_piece(self, *, before_the_optimizer: bool) -> "CompiledSource":
-        """Returns itself: the compiler knows of no regions."""
-        return self
-
     def max_batch(self, memory: Size, start: int) -> int:
         """Finds the largest batch size that fits, 0 for none; at most three are compiled, `start` first."""
         fixed = self.parts.weights + self.parts.optimizer

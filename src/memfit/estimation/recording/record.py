@@ -92,8 +92,6 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
         shapes=frozenset(_shape_text(v.shape) for v in model.trainable_variables),
         inputs={} if model.jit_compile or traces.largest is None else inputs_of(traces.largest),
         setup=setup.events,
-        guarded=build is not None,
-        nursery=bool(getattr(step, "nursery", False)),
     )
 
 

@@ -73,8 +73,6 @@ class Recording:
         layers: Names of the model's layers, nested ones included.
         shapes: Shapes of the trainable variables, as text: a gradient has one of them.
         inputs: What every op of the step waits for, by name; empty where XLA compiles the step.
-        guarded: Whether the step ran as the guard runs planned ones, who moves small variables before each.
-        nursery: Whether the guard makes gaps for what is small.
         setup: What building and tracing the step allocated and freed, in order: after the variables whose `event`
             is None were made, and before the first step. Its addresses are its own: steps that are not part of
             `steps` ran in between, so that what is left of it may be given back under another one.
@@ -90,8 +88,6 @@ class Recording:
     layers: tuple[str, ...]
     shapes: frozenset[str]
     inputs: Mapping[str, tuple[str, ...]]
-    guarded: bool = False
-    nursery: bool = False
     setup: tuple[Event, ...] = ()
 
     @property

@@ -1,6 +1,6 @@
 """How Keras makes a model's variables, with the gaps that leaves."""
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from memfit.estimation.replay.allocator import rounded
@@ -8,36 +8,27 @@ from memfit.estimation.replay.events import death_of
 
 # What TensorFlow knows a variable by.
 _HANDLE = 200
-# Variables up to this size are statistics, scales and biases. A step has several buffers of the size of each at
-# once, and several of the smallest size.
-_SMALL = 2**14
-_OF_EACH = 8
-# The smallest buffer.
-PLACE = 256
 
 
-class LayingOut(NamedTuple):
+class Layout(NamedTuple):
     """Births and deaths while variables are made.
 
     Attributes:
         codes: The births and deaths.
         sizes: The bytes of each allocation, as the allocator rounds them; the first are the variables.
-        begins: Where those of each variable begin, and where all end.
     """
 
     codes: list[int]
     sizes: list[int]
-    begins: list[int]
 
 
-def laying_out(variables: Sequence[int], random: Set[int]) -> LayingOut:
-    """Returns how variables of these sizes are made, those whose values are drawn at `random` with more buffers.
+def lay_out(variables: Sequence[int], random: Set[int]) -> Layout:
+    """Returns how variables of these bytes are made, those whose values are drawn at `random` with more buffers.
 
     Small as the others are, it is them that open the first region.
     """
     sizes = list(variables)
     codes: list[int] = []
-    begins: list[int] = []
 
     def make(size: int) -> int:
         sizes.append(size)
@@ -45,7 +36,6 @@ def laying_out(variables: Sequence[int], random: Set[int]) -> LayingOut:
         return codes[-1]
 
     for index, size in enumerate(variables):
-        begins.append(len(codes))
         if index in random:
             # The seed, cast and wrapped; then the shape, the generator's key and counter; the value is drawn,
             # scaled and shifted, each into a buffer of its own.
@@ -62,17 +52,4 @@ def laying_out(variables: Sequence[int], random: Set[int]) -> LayingOut:
             shape = make(4)
             codes += [index, death_of(shape)]
         make(_HANDLE)
-    return LayingOut(codes, [rounded(size) for size in sizes], [*begins, len(codes)])
-
-
-def nursery(variables: Iterable[int]) -> list[int]:
-    """Returns the bytes of the gaps that the guard makes for what is small in a planned step.
-
-    What a normalisation keeps for the backward pass, and its new statistics, are as large as its variables and live
-    through most of the step. The allocator takes the smallest gap that does: these, and none between large tensors.
-
-    Args:
-        variables: The bytes of the model's variables.
-    """
-    small = [size for size in variables if size <= _SMALL]
-    return [size for one in small for size in (*[PLACE] * _OF_EACH, *[one] * _OF_EACH)]
+    return Layout(codes, [rounded(size) for size in sizes])

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from math import hypot
@@ -67,16 +66,6 @@ class RecordedSource:
     def sketch(self, batch: int) -> "ReplayedStep":
         """Predicts a batch size; the same as `at`."""
         return self.at(batch)
-
-    def in_one_piece(self, *, before_the_optimizer: bool) -> "RecordedSource":
-        """Returns the source where what is left of the memory is taken as one region before the first step."""
-        made_later = {"gradients", "optimizer state"} if before_the_optimizer else {"gradients"}
-        kinds = [variable.kind for variable in self.script.allocations[: self.script.variables]]
-        there = next((n for n, kind in enumerate(kinds) if kind in made_later), len(kinds))
-        script = replace(self.script, one_piece=there)
-        return RecordedSource(
-            script, self.text, self.weights, self.batches, doubt=self.doubt, device=self.device
-        )
 
     def max_batch(self, memory: Size, start: int) -> int:
         """Finds the largest batch size that fits, 0 for none; `start` does not matter."""

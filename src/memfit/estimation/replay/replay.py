@@ -9,9 +9,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from memfit.budgets.arena import pieces_left
-from memfit.estimation.replay.allocator import BFC, OWNER, SIZE, Chunk, OutOfMemory, rounded
+from memfit.estimation.replay.allocator import BFC, OWNER, SIZE, Chunk, OutOfMemory
 from memfit.estimation.replay.events import allocation_of, death_of, is_birth
-from memfit.estimation.replay.layout import PLACE
 from memfit.estimation.replay.played import Played
 from memfit.estimation.replay.script import Allocation
 
@@ -60,28 +59,16 @@ class Replay:
     def _prepare(self) -> None:
         """Lays out what is there before the first step, in the order and with the gaps that Keras leaves."""
         script = self.played.script
-        codes, sizes, begins = script.layout
+        codes, sizes = script.layout
         made: list[Chunk | None] = [None] * len(sizes)
-        taken = len(codes) if script.one_piece is None else begins[script.one_piece]
-        self.allocator.serve(codes[:taken], sizes, made, {})
-        if script.one_piece is not None:
-            self._take_one_region()
-        self.allocator.serve(codes[taken:], sizes, made, {})
+        self.allocator.serve(codes, sizes, made, {})
         self.held[: script.variables] = made[: script.variables]
-        self._make_nursery()
         preparation, region_at = script.preparation, script.region_at
         self.serve(preparation[:region_at])
         if region_at is not None:
             self._take_one_region()
             self.serve(preparation[region_at:])
         self.keep(range(script.prepared))
-
-    def _make_nursery(self) -> None:
-        """Makes gaps for what is small, as the guard does: every other buffer is given back."""
-        sizes = [rounded(size) for gap in self.played.script.nursery for size in (gap, PLACE)]
-        taken: list[Chunk | None] = [None] * len(sizes)
-        self.allocator.serve(range(len(sizes)), sizes, taken, {})
-        self.allocator.serve(map(death_of, range(0, len(sizes), 2)), sizes, taken, {})
 
     def _take_one_region(self) -> None:
         """Takes all that is left of the memory at once, which stays one region when it is freed."""

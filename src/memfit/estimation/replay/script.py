@@ -6,7 +6,7 @@ from typing import Any
 
 from memfit.estimation.replay.dependencies import Dependencies, Inputs
 from memfit.estimation.replay.events import is_birth
-from memfit.estimation.replay.layout import LayingOut, laying_out
+from memfit.estimation.replay.layout import Layout, lay_out
 from memfit.estimation.replay.sizes import Bytes
 
 # `ConstantFoldingOptions::max_constant_size_in_bytes` of TensorFlow's runtime.
@@ -62,9 +62,6 @@ class Script:
         inputs: What every op waits for, where that is known.
         temporary: Which allocations an op uses for itself, and no other reads.
         compiled: Whether XLA has compiled the step.
-        one_piece: How many variables there are when all that is left of the memory is taken as one region; None
-            where it is not.
-        nursery: The bytes of gaps that are made for what is small, before the first step.
     """
 
     allocations: tuple[Allocation, ...]
@@ -81,8 +78,6 @@ class Script:
     inputs: Inputs = field(default_factory=dict)
     temporary: frozenset[int] = frozenset()
     compiled: bool = False
-    one_piece: int | None = None
-    nursery: tuple[int, ...] = ()
 
     @property
     def preparation(self) -> tuple[int, ...]:
@@ -137,10 +132,10 @@ class Script:
         return (born == died) & (born > 0)
 
     @cached_property
-    def layout(self) -> LayingOut:
+    def layout(self) -> Layout:
         """How Keras makes the variables."""
         variables = self.allocations[: self.variables]
-        return laying_out([variable.bytes(1) for variable in variables], self.random)
+        return lay_out([variable.bytes(1) for variable in variables], self.random)
 
     @cached_property
     def values(self) -> tuple[int, ...]:

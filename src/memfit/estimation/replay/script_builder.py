@@ -8,7 +8,6 @@ from memfit.estimation.recording.recording import FOLDED, KEPT_EVENTS, STEPS, Re
 from memfit.estimation.recording.trace import Event
 from memfit.estimation.replay.events import death_of
 from memfit.estimation.replay.holding import Holding, made_anew
-from memfit.estimation.replay.layout import nursery
 from memfit.estimation.replay.naming import Names
 from memfit.estimation.replay.script import Allocation, Script
 from memfit.estimation.replay.sizes import Bytes, askers, size_of, sizes_by_asker
@@ -50,7 +49,9 @@ class _ScriptBuilder:
         self._alive: dict[int, int] = {}  # by address
         # Variables from before the steps, by size: which of them a step replaces is not known by address.
         self._replaceable: dict[int, list[int]] = defaultdict(list)
-        self._holding = Holding(moved_before=recording.guarded)
+        # A step with buffers of its own moves small variables there before it computes.
+        moves = any(variable.kind == "gradients" for variable in recording.variables)
+        self._holding = Holding(moved_before=moves)
         self._temporary: list[int] = []
 
     def build(self) -> Script:
@@ -85,9 +86,6 @@ class _ScriptBuilder:
             inputs=recording.inputs,
             temporary=frozenset(self._temporary),
             compiled=bool(recording.compiled),
-            nursery=tuple(nursery(v.bytes for v in recording.variables if v.kind == "weights"))
-            if recording.nursery
-            else (),
         )
 
     def _add_variable(self, variable: Variable) -> int:

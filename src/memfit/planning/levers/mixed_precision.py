@@ -26,8 +26,8 @@ class LoweredPrecision(Lever):
         return Fidelity.PRECISION
 
     def explain(self, job: Job, batch_size: int) -> str:
-        """Says when it is used."""
-        return "nothing more faithful fits"
+        """Says what it does."""
+        return "activations in 16 bits, weights in 32"
 
     def why_not(self, job: Job) -> str | None:
         """Says why the model cannot be lowered."""

@@ -47,7 +47,8 @@ class Rematerialisation(Lever):
         if recipe.segments is None:
             return ""
         split = ", large convolutions in parts of the batch" if recipe.segments.split_convolutions else ""
-        return f"{recipe.segments.count} segments{split}"
+        count = recipe.segments.count
+        return f"{count} segment{'s' if count > 1 else ''}{split}"
 
     def predict_saving(self, facts: Facts, recipe: Recipe, batch_size: int) -> int:
         """What the segments predict, which grows with the samples that pass at once."""
