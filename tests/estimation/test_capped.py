@@ -119,4 +119,4 @@ def test_a_traced_step_says_what_its_ops_wait_for():
         with tf.control_dependencies([y]):
             return tf.add(x, x, name="second")
 
-    assert inputs_of(step, tf.constant(1.0))["second"] == ("x", "first")
+    assert inputs_of(step.get_concrete_function(tf.constant(1.0)))["second"] == ("x", "first")
