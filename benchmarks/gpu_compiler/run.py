@@ -29,7 +29,6 @@ from memfit.estimation.gpu_compiler.curve import Curve
 from memfit.estimation.gpu_compiler.installed import compiler_version
 from memfit.estimation.gpu_compiler.lowering import Lowered, lowered
 from memfit.estimation.gpu_compiler.source import CompiledSource, CompiledStep, Parts
-from memfit.estimation.recording.keras_step import KerasStep
 from memfit.estimation.recording.sending import packed
 from memfit.estimation.recording.specs import spec_of
 from memfit.estimation.recording.step import Step
@@ -53,22 +52,18 @@ Lever = float | int | None
 
 def rematerialised(model: Any, segments: Any) -> Step:
     """Builds a copied model's step with these segments."""
-    from memfit.planning.candidates import Way
-    from memfit.planning.planning import compute
+    from memfit.steps.recipe import Recipe
+    from memfit.steps.train_step import build
 
-    return compute(model, Way(segments))
+    return build(model, Recipe(segments=segments))
 
 
 def micro_batched(model: Any, size: int) -> Step:
     """Builds a copied model's step in micro-batches."""
-    from memfit.compat import keras_layers
-    from memfit.steps.micro_batches.step import micro_batched_train_step
+    from memfit.steps.recipe import Recipe
+    from memfit.steps.train_step import build
 
-    def forward(x: Any) -> Any:
-        return keras_layers.forward(model, x, training=True)
-
-    object.__setattr__(model, "train_step", micro_batched_train_step(model, size, forward))
-    return KerasStep(model, "train")
+    return build(model, Recipe(size))
 
 
 class Training:

@@ -69,14 +69,14 @@ def test_a_step_that_was_compiled_before_comes_from_disk(stock):
 def test_rematerialised_and_micro_batched_steps_are_the_ones_compiled(stock):
     from functools import partial
 
-    from memfit.planning.candidates import Way
-    from memfit.planning.planning import compute
+    from memfit.steps.recipe import Recipe
     from memfit.steps.rematerialisation import find_choices
+    from memfit.steps.train_step import build
 
     model = cnn()
     choices = find_choices(model, 64, compiled=True)
     segments = next(choice for choice in choices if choice.activation_bytes <= 0.5 * choice.stock_bytes)
-    fewer = estimate(model, 64, device="A100 40GB", build=partial(compute, way=Way(segments)))
+    fewer = estimate(model, 64, device="A100 40GB", build=partial(build, recipe=Recipe(segments=segments)))
     assert fewer.prediction.figures.arguments == stock.prediction.figures.arguments
     assert fewer.prediction.figures.temporaries < 0.6 * stock.prediction.figures.temporaries
     # Two parts in a loop, a loop of one round and a shorter part after it, four parts in a loop.
@@ -94,9 +94,9 @@ def test_a_plan_for_a_gpu_has_the_peak_that_the_compiler_gives_the_planned_step(
     memory = estimate(model, 64, device="A100 40GB").needed // 2
     found = plan(model, 64, memory=memory, allow="exact", device="A100 40GB")
     assert "compiled for NVIDIA A100 40GB" in found.source
-    size = found.micro_batch
+    size = found.recipe.micro_batch
     assert size is not None
-    build = partial(in_parts, size=size, segments=found.segments)
+    build = partial(in_parts, size=size, segments=found.recipe.segments)
     planned = estimate(model, 64, device="A100 40GB", build=build)
     assert planned.needed <= memory
     # The plan had two equal parts compiled, and the other samples wait. A shorter last part takes a little more.
@@ -107,29 +107,24 @@ def test_a_plan_for_a_gpu_has_the_peak_that_the_compiler_gives_the_planned_step(
 
 
 def test_a_plan_asks_for_less_where_the_compiler_finds_more_than_was_promised(stock, monkeypatch):
-    from memfit.planning import planning as planning_ahead
-    from memfit.planning import recorded_steps
+    from memfit.planning import planning, recordings
 
-    predicted, asked = recorded_steps.predicted_saving, []
-    call = planning_ahead._StepRecorder.__call__
+    predicted, asked = recordings._predicted, []
+    record = planning._record
 
-    def noted(recorder, way, size):
-        asked.append((way.segments, call(recorder, way, size)))
+    def note(job, recorder, recipe, batch_size):
+        asked.append((recipe.segments, record(job, recorder, recipe, batch_size)))
         return asked[-1][1]
 
-    monkeypatch.setattr(planning_ahead._StepRecorder, "__call__", noted)
-    monkeypatch.setattr(
-        recorded_steps, "predicted_saving", lambda segments, size: 4 * predicted(segments, size)
-    )
+    monkeypatch.setattr(planning, "_record", note)
+    monkeypatch.setattr(recordings, "_predicted", lambda segments, size: 4 * predicted(segments, size))
     memory = int(0.6 * stock.needed)
     # Whole batches are normalised, so that micro-batches would not be exact.
-    found = planning_ahead.plan(cnn(), 64, memory=memory, allow="exact", device="A100 40GB")
-    (first, promised), *others = asked
+    plan = planning.plan(cnn(), 64, memory=memory, allow="exact", device="A100 40GB")
+    _, (first, promised), *others = asked
     assert promised.needed > memory
     assert 1 <= len(others) <= 3
-    assert found.segments != first
-    assert next(est for segments, est in others if segments == found.segments).needed <= memory
-    assert found.predicted <= memory
+    assert plan.recipe.segments != first
 
 
 def test_a_plan_computes_convolutions_in_parts_where_segments_alone_do_not_fit(stock):

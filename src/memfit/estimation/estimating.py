@@ -1,6 +1,5 @@
 """Predicting the peak memory of a training before it runs."""
 
-from collections.abc import Callable
 from typing import Any
 
 from memfit.estimation.estimate import Estimate
@@ -15,7 +14,6 @@ def estimate(
     data: Any = None,
     device: str | None = None,
     build: Build | None = None,
-    when_copied: Callable[[], Any] | None = None,
 ) -> Estimate:
     """Predicts the peak memory of training a model, from a few small steps in another process.
 
@@ -32,7 +30,6 @@ def estimate(
             compiler is asked instead of a recording; `source` says which it was, and why.
         build: Builds the training step to record from the copied model; None for the model's own. It must be
             picklable.
-        when_copied: Called once the model is copied, from when on another thread may use it.
 
     Returns:
         The estimate; other batch sizes come from the same recording with `at`.
@@ -49,6 +46,4 @@ def estimate(
         ```
     """
     with Recorder(model, data, device) as recorder:
-        if when_copied is not None:
-            when_copied()
         return recorder.estimate(batch_size, build)

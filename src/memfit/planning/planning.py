@@ -96,8 +96,8 @@ def _build(model: Any, recipe: Recipe) -> Any:
     """Builds the step to record, on the copy of the model in the recorder's process."""
     from memfit.steps.train_step import build
 
-    parts = None if recipe.micro_batch is None else RECORDED_PARTS
-    return build(model, recipe, parts=parts, applies_changes=True)
+    recipe.applied(model).__enter__()  # for good: the copy ends with its process
+    return build(model, recipe, parts=None if recipe.micro_batch is None else RECORDED_PARTS)
 
 
 def _check(model: Any, batch_size: Any) -> None:

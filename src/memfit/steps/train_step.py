@@ -1,7 +1,7 @@
 """`build`: the one place where a recipe becomes a training step. The recorder, `fit` and the guard all run it."""
 
 import gc
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -37,23 +37,17 @@ def build(
     host: HostArrays | None = None,
     *,
     parts: int | None = None,
-    applies_changes: bool = False,
 ) -> "TrainStep":
     """Builds the training step that a recipe describes.
 
     Args:
-        model: A compiled model.
+        model: A compiled model, with the recipe's changes applied.
         recipe: How to compute the step.
         host: What the step reads its samples from; None where it is given whole batches.
         parts: With a recipe for micro-batches, in how many of them to cut a batch of whatever size: recordings are
             made at smaller batches than the recipe is for.
-        applies_changes: Whether the step makes the recipe's changes to the model, until it is closed; `fit` makes
-            them for the whole training instead.
     """
-    changes = ExitStack()
-    if applies_changes:
-        changes.enter_context(recipe.applied(model))
-    return TrainStep(model, recipe, host, parts, changes)
+    return TrainStep(model, recipe, host, parts)
 
 
 class TrainStep:
@@ -72,9 +66,8 @@ class TrainStep:
         recipe: Recipe,
         host: HostArrays | None = None,
         parts: int | None = None,
-        changes: ExitStack | None = None,
     ) -> None:
-        self._model, self._recipe, self._parts, self._changes = model, recipe, parts, changes
+        self._model, self._recipe, self._parts = model, recipe, parts
         if not recipe.is_stock:
             take_one_region()
         if model.built and not model.optimizer.built and is_alone(model):
@@ -179,11 +172,6 @@ class TrainStep:
         if self._unfinished and self._update is not None:
             self._update.abandon()
         self._unfinished = False
-
-    def close(self) -> None:
-        """Takes the changes back that were made to the model for this step."""
-        if self._changes is not None:
-            self._changes.close()
 
     def variables(self) -> list[tf.Variable]:
         """The variables that the step keeps beside those of the model, its metrics and its optimizer."""
