@@ -83,7 +83,7 @@ def _parse(text: str, of: int | None) -> int:
                 remedy='Give the size itself, such as "8GiB"',
             )
         if not 0 < number <= 100:
-            raise InvalidInput("A percentage of memory lies above 0 and at most at 100", received=text)
+            raise InvalidInput("A percentage of memory is above 0 and at most 100", received=text)
         return int(of * number / 100)
     if unit not in _UNITS:
         raise InvalidInput("That unit of memory is not known", received=text, remedy=_FORMS)

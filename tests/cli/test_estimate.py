@@ -73,7 +73,7 @@ def test_bad_input_is_refused_in_one_sentence(tmp_path, capsys):
     for argv, words in (
         (["missing.py"], "no such script"),
         (["missing.keras"], "no such file"),
-        ([str(text)], "no Keras model"),
+        ([str(text)], "not a Keras model"),
         (["train.py", "--batch", "0"], "at least one sample"),
         (["train.py", "--device", "RTX 3065"], "Did you mean RTX 3060"),
     ):

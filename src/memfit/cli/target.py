@@ -66,7 +66,7 @@ def _loaded(path: Path, optimizer: str | None) -> Any:
         model = keras.saving.load_model(path)
     except Exception as error:  # Keras raises whatever reading the file raises
         raise InvalidInput(
-            f"That file is no Keras model ({error})".replace("\n", " "),
+            f"That file is not a Keras model ({error})".replace("\n", " "),
             received=str(path),
             remedy="Save one with model.save('model.keras'), or give a training script that ends in .py",
         ) from error
@@ -76,7 +76,7 @@ def _loaded(path: Path, optimizer: str | None) -> Any:
             model.compile(optimizer, model.loss if model.compiled and model.loss else "mse")
         except ValueError as error:
             raise InvalidInput(
-                "That is no optimizer of Keras", received=optimizer, remedy="adam, sgd, ..."
+                "That is not a Keras optimizer", received=optimizer, remedy="adam, sgd, ..."
             ) from error
     elif not model.compiled:
         raise InvalidInput(

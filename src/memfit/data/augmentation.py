@@ -90,7 +90,7 @@ def _refuse_scaling(layer: Any) -> None:
     inner = [layer, *getattr(layer, "layers", [])]
     if any(isinstance(one, keras.layers.Rescaling | keras.layers.Normalization) for one in inner):
         raise InvalidInput(
-            "Images stay uint8, 0 to 255, until they are on the device; scaling belongs into the model",
+            "Images stay uint8, 0 to 255, until they are on the device; scaling belongs in the model",
             received=layer,
             remedy="Put keras.layers.Rescaling(1 / 255) first in the model",
         )

@@ -51,7 +51,7 @@ def cache_of_repeat(view: View) -> Iterator[Finding]:
                     "cache-after-repeat",
                     cache.place,
                     "The cache is behind a repeat, so it keeps every epoch anew"
-                    + (" for ever." if endless else "."),
+                    + (" forever." if endless else "."),
                     "memory without end" if endless else times(cache.count, size),
                     "ds.cache().repeat(...)",
                 )

@@ -29,7 +29,7 @@ def no_parallel_calls(view: View) -> Iterator[Finding]:
                 "no-parallel-calls",
                 stage.place,
                 "Images are decoded one after another.",
-                "up to as many times the speed as there are cores: " + _time(stage.count, _DECODE_MS),
+                "a speed-up of up to the number of cores: " + _time(stage.count, _DECODE_MS),
                 "ds.map(load, num_parallel_calls=tf.data.AUTOTUNE)",
             )
 
@@ -86,7 +86,7 @@ def python_in_map(view: View) -> Iterator[Finding]:
                 stage.place,
                 "Parallel calls of Python code take turns: Python runs one at a time.",
                 "nearly all of the hoped-for speed-up",
-                "TensorFlow ops, or Python on whole batches, or an own process for the data",
+                "TensorFlow ops, or Python on whole batches, or a separate process for the data",
             )
 
 
