@@ -77,7 +77,7 @@ _COMPOSITE = frozenset({"Bidirectional", "GRU", "LSTM", "MultiHeadAttention", "S
 # states, and the buffers that the loop's stacks of them double into.
 _RECURRENT = {"LSTM": 20, "GRU": 16, "SimpleRNN": 6}
 # Layers whose gradients (or themselves, where they are transposed) TensorFlow's CPU kernels compute from unfolded
-# images: of so many that 30 MiB are full (`target_working_set_size` in its conv_grad_*_ops), or of one. A network
+# images: of as many as fill 30 MiB (`target_working_set_size` in its conv_grad_*_ops), or of one. A network
 # that denoises 28x28 images peaks at 85 MiB for it, where its layers' outputs say 18.
 _CONVOLUTIONS = frozenset(
     {

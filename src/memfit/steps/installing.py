@@ -67,6 +67,6 @@ def check_model(model: Any) -> None:
 
 
 def check_size(name: str, size: Any) -> None:
-    """Refuses a number of samples that is none."""
+    """Refuses an invalid number of samples."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise InvalidInput(f"{name} is a whole number of samples, at least 1", received=size)

@@ -107,7 +107,7 @@ class PartedBatch:
         joined = [tf.reshape(a.stack(), [-1, *spec.shape[1:]]) for a, spec in zip(arrays, rows, strict=True)]
 
         def with_rest() -> PartResult:
-            # XLA computes at once what does not wait for anything, and a loop of one round is none to it.
+            # XLA computes at once what does not wait for anything, and removes a loop of one round.
             start = count * step + tf.cast(never([*sums, *written()]), tf.int32)
             total, found = one(start, self.samples - count * step, sums)
             return total, [tf.concat([a, b], 0) for a, b in zip(joined, found, strict=True)]

@@ -76,7 +76,7 @@ def guarded_training(
 
 @contextmanager
 def guarded_evaluation(model: keras.Model, size: int | None, journal: Journal) -> Iterator[None]:
-    """Lets a model evaluate under guard, so many samples at a time at first."""
+    """Lets a model evaluate under guard, at first `size` samples at a time."""
     if why_not(model) is not None:
         with installed(model, test_step=None if size is None else build_test_body(model, size)):
             yield

@@ -57,7 +57,7 @@ class GuardedPrediction:
 
 
 def parts(batch: Any, size: int | None) -> list[Any]:
-    """Cuts a batch into parts of so many samples; None for the whole batch."""
+    """Cuts a batch into parts of `size` samples; None for the whole batch."""
     samples = int(next(leaf for leaf in keras.tree.flatten(batch) if leaf is not None).shape[0])
     if size is None or samples <= size:
         return [batch]

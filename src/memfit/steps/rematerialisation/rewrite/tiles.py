@@ -21,7 +21,7 @@ def remove_tiles(backward: Sequence[Op]) -> list[Op]:
     that is added to others.
 
     Sums of three and more are made one by one, from left to right, as AddN makes them. Where a graph seems to want
-    nearly all memory there is, TensorFlow's memory optimizer gives an AddN of so many two more buffers of the sum's
+    nearly all memory there is, TensorFlow's memory optimizer gives such an AddN two more buffers of the sum's
     size: a step that was recorded where there was room took less than in the memory it was recorded for.
 
     Args:
