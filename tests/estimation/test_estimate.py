@@ -62,8 +62,21 @@ def before(model) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def est(model, before) -> Estimate:
-    return memfit.estimate(model, batch_size=BATCH)
+def drawn() -> list[float]:
+    """The numbers that come next, to be filled after the estimate and before any test draws some."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def est(model, before, drawn) -> Estimate:
+    found = memfit.estimate(model, batch_size=BATCH)
+    drawn += _draw()
+    return found
+
+
+def _draw() -> list[float]:
+    keras_numbers = keras.random.uniform((2,)), tf.random.uniform((2,))
+    return [*np.concatenate(keras_numbers).tolist(), random.random(), float(np.random.random())]
 
 
 def _state(model: Any) -> dict[str, Any]:
@@ -72,15 +85,17 @@ def _state(model: Any) -> dict[str, Any]:
         "optimizer": [keras.ops.convert_to_numpy(v) for v in model.optimizer.variables],
         "built": model.optimizer.built,
         "functions": (model.train_function, model.test_function, model.predict_function),
-        "python seed": random.getstate(),
-        "numpy seed": np.random.get_state()[1].tolist(),
-        "keras seed": keras.random.SeedGenerator,
         "floatx": keras.config.floatx(),
         "policy": keras.config.dtype_policy().name,
     }
 
 
-def test_nothing_of_the_model_and_the_seeds_changes(model, before, est):
+def test_the_numbers_drawn_next_are_those_of_a_program_without_the_estimate(est, drawn):
+    keras.utils.set_random_seed(3)
+    assert _draw() == drawn
+
+
+def test_nothing_of_the_model_changes(model, before, est):
     after = _state(model)
     for part in ("weights", "optimizer"):
         assert len(after[part]) == len(before[part])
@@ -90,8 +105,10 @@ def test_nothing_of_the_model_and_the_seeds_changes(model, before, est):
 
 def test_the_peak_is_the_one_that_is_measured(est):
     # In one process of some the few large ops of so small a model run in another order, and it peaks 20% higher.
-    measured = sorted(isolated(_measured, _cnn, BATCH, memory="4GiB") for _ in range(3))[1]
-    assert est.peak == pytest.approx(measured, rel=0.1)
+    lowest, highest = est.spread
+    assert lowest <= est.peak <= 1.25 * lowest
+    measured = isolated(_measured, _cnn, BATCH, memory="4GiB")
+    assert 0.9 * lowest < measured < 1.1 * max(est.peak, highest)
     assert max(est.to_json()["recorded_batches"]) <= BATCH / 4
 
 
@@ -118,13 +135,9 @@ def compiled() -> Estimate:
 
 def test_a_step_that_xla_compiles_peaks_as_its_buffer_assignment_says(compiled):
     est = compiled
-    # A busy machine may run the first step's ops so that they overlap less: the largest of up to four counts.
-    measured = 0
-    for _ in range(4):
-        measured = max(measured, isolated(_measured, _dense, 512, memory="4GiB"))
-        if measured > 0.95 * est.peak:
-            break
-    assert est.peak == pytest.approx(measured, rel=0.05)
+    # The first step peaks higher, unless a busy machine runs its ops so that they overlap less.
+    later, _ = est.spread
+    assert 0.95 * later < isolated(_measured, _dense, 512, memory="4GiB") < 1.05 * est.peak
     assert "compiled by XLA for batch 512" in est.source
 
 
@@ -200,6 +213,21 @@ def test_the_first_step_is_one_of_the_five():
 def test_a_run_capped_at_what_is_needed_completes(est):
     assert isolated(_measured, _cnn, BATCH, memory=int(est.needed)) <= est.needed
     assert 0 < est.margin < 0.2
+
+
+def test_what_is_said_to_be_needed_is_said_to_be_enough(est):
+    less = int(est.needed) - 2**20
+    for memory, fits in ((int(est.needed), True), (less, False), (2 * int(est.needed), True)):
+        answer = est.fits(memory)
+        assert bool(answer) == answer.fits == fits
+        assert (answer.peak, answer.needed) == (est.peak, est.needed)
+        assert answer.margin == est.needed - est.peak == sum(part.bytes for part in est.unknown)
+    assert est.fits(less).why == (
+        f"peak {est.peak} + {answer.margin} margin = {est.needed} > {memfit.Size(less)}"
+    )
+    assert est.fits(est.needed, batch_size=BATCH // 2)
+    assert not est.fits(est.needed, batch_size=2 * BATCH)
+    assert est.peak_at(BATCH // 2) == est.at(BATCH // 2).peak
 
 
 def test_the_kinds_add_up_to_the_peak(est):

@@ -111,7 +111,5 @@ def test_the_margin_is_larger_where_orders_of_ops_differ():
         return Estimate(8, "train", RecordedSource(script, "", 0, (2, 4))).margin
 
     steady, varied = [100] * 16, [100] + [90] * 14 + [140]
-    assert 0.03 <= margin(steady) < 0.05
+    assert 0.05 <= margin(steady) < 0.07
     assert margin(varied) > margin(steady) + 0.03
-    few = margin([100] * 5)  # which do not tell
-    assert few > margin(steady)

@@ -13,26 +13,23 @@ def completes(played: Played, limit: int) -> bool:
     """Whether some runs of the recorded steps fit under a limit, with the allocator's regions, gaps and waiting.
 
     TensorFlow's allocator does not fail at once: the thread sleeps until another one frees something. The others
-    meanwhile go on with whatever does not need its op's result. The runs have the limit, or up to 1% less.
+    meanwhile go on with whatever does not need its op's result.
     """
-    return all(_peak(played, *pair) is not None for pair in _limited(played, limit))
+    return all(_peak(played, limit, run) is not None for run in played.runs(margins.CAPPED_RUNS))
 
 
 def peak_under(played: Played, limit: int) -> int | None:
     """The peak in use under a limit, on average; None where a run does not complete.
 
-    Where little is left the allocator hands out chunks that it would have cut elsewhere, and counts them whole. The
-    runs have the limit, or up to 1% less: a MobileNetV2 was replayed to take 485 MiB with 512, and 406 with 511.
+    Where little is left the allocator hands out chunks that it would have cut elsewhere, and counts them whole.
     """
-    found = [_peak(played, *pair) for pair in _limited(played, limit)]
-    peaks = [peak for peak in found if peak is not None]
-    return sum(peaks) // len(peaks) if len(peaks) == len(found) else None
-
-
-def _limited(played: Played, limit: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Some runs, each with a limit of its own."""
-    runs = played.runs(margins.CAPPED_RUNS)
-    return [(int(limit * (1 - margins.UNSEEN * number / len(runs))), run) for number, run in enumerate(runs)]
+    peaks = []
+    for run in played.runs(margins.CAPPED_RUNS):
+        peak = _peak(played, limit, run)
+        if peak is None:
+            return None
+        peaks.append(peak)
+    return sum(peaks) // len(peaks)
 
 
 def _peak(played: Played, limit: int, run: tuple[int, ...]) -> int | None:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from random import Random
-from statistics import fmean, pstdev
 from typing import Any
 
 from memfit.estimation.recording.recording import STEPS
@@ -82,12 +81,6 @@ class Played:
             (first, *later[number * a_run : (number + 1) * a_run])
             for number, first in enumerate(self._chosen(range(firsts), count))
         ]
-
-    @property
-    def deviation(self) -> float:
-        """By how much recorded steps differ in the most that they ask for at once, as a part of it."""
-        later = self._highest[self.script.first_steps :] or self._highest
-        return pstdev(later) / max(1.0, fmean(later))
 
     def _chosen(self, steps: range, count: int) -> list[int]:
         ranked = sorted(steps, key=self._highest.__getitem__)

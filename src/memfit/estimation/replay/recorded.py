@@ -4,13 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import chain
-from math import hypot
-from statistics import pstdev
 from typing import Any
 
 from memfit.budgets.gpu_table import GPU
 from memfit.estimation import margins
-from memfit.estimation.recording.recording import STEPS
 from memfit.estimation.replay.capped import completes, peak_under
 from memfit.estimation.replay.naming import KINDS
 from memfit.estimation.replay.played import Played
@@ -119,18 +116,8 @@ class ReplayedStep:
 
     @property
     def _error(self) -> float:
-        """What the peak may be off, as a part of it; errors add up that have nothing to do with each other."""
-        return hypot(margins.PREDICTION_ERROR, self._deviation) + self._source.doubt
-
-    @property
-    def _deviation(self) -> float:
-        """The standard deviation of the peaks of replayed runs, as a part of the peak: orders of ops differ."""
-        script = self._source.script
-        seen = pstdev(self._runs) / self.peak
-        many = len(self._runs) >= margins.FEW_RUNS and len(script.ends) > 2 * STEPS
-        if many or script.compiled:
-            return seen
-        return max(seen, self._played.deviation, margins.LEAST_DEVIATION_OF_FEW)
+        """What the peak may be off, as a part of it."""
+        return margins.PREDICTION_ERROR + self._source.doubt
 
     @cached_property
     def _workspace(self) -> int:
