@@ -2,15 +2,14 @@
 
 | margin | covers | measured on |
 |---|---|---|
-| `PREDICTION_ERROR` | what a predicted peak is off | 40 trainings: 2.3% median, largely the order of ops |
-| `CAPPED_RUNS` | gaps and regions of the allocator under a limit: the smallest at which so many replayed runs complete | 119 real runs under caps |
-| `RecordedSource.doubt` | a step that XLA did not compile for the batch asked about | what the same line was off at the batch that ran |
-| `GPU.workspace_guess` | kernel workspace, where a CPU's recording stands in for a GPU | nothing: a guess, shown as one |
+| `PREDICTION_ERROR` | what a predicted peak is off | 40 trainings: 2.3% in the median |
+| `CAPPED_RUNS` | the allocator's gaps: so many replayed runs complete | 119 runs under caps |
+| `RecordedSource.doubt` | a step that XLA did not compile for the batch asked about | the batch that ran |
+| `GPU.workspace_guess` | kernel workspace, where a CPU's recording stands in for a GPU | a guess, shown as one |
 | `UNSPLIT_CHUNK`, `SMALLEST_CHUNK` | TensorFlow's allocator around a compiled step | its source |
-| `OTHER_XLA_VERSION` | a compiler that is not the very one inside TensorFlow | nothing: a guess, shown as one |
+| `OTHER_XLA_VERSION` | a compiler that is not the very one inside TensorFlow | a guess, shown as one |
 
-What each of the first two changes is in docs/internals/ablations.md, with the margins that were removed for changing
-nothing.
+What the first two change is in docs/internals/ablations.md, with the margins that were removed.
 """
 
 # As a part of the peak.
