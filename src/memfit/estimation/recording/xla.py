@@ -31,7 +31,7 @@ def compiled_for(step: Step, spec: Spec, recorded: RecordedStep, target: int | s
         try:
             return Compiled(target, events_at(step, spec, recorded, target))
         except Exception as error:  # whatever XLA finds wrong with a size it never saw
-            failure = f"({type(error).__name__})"
+            failure = f"({type(error.__cause__ or error).__name__})"
     batch = recorded.batch
     half, quarter = max(1, batch // 2), max(1, batch // 4)
     events = events_at(step, spec, recorded, half)
