@@ -88,7 +88,7 @@ def _fill_disk() -> None:
 
 
 def _take_memory(share: float) -> None:
-    """Takes the arena's memory but for a share of what a step needs; gives it back once somebody notices."""
+    """Takes the arena's memory but for a share of what a step needs; gives it back once a shortage is logged."""
     info = tf.config.experimental.get_memory_info("CPU:0")
     cap = int(os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"]) * 2**20
     left = int(share * (info["peak"] - info["current"]))

@@ -66,7 +66,7 @@ class Run:
         self.result = pickle.loads((folder / "out").read_bytes()) if (folder / "out").exists() else None
 
     def missed(self) -> int:
-        """How often memory was missed; what was taken away and nobody missed is no fault."""
+        """How often memory was missed; what was taken away and not missed is no fault."""
         return len({text.partition(" ")[2] for text in self.shortages}) + len(self.deaths)
 
     def _tell(self, line: str) -> None:
@@ -100,17 +100,17 @@ def memory_faults(batches: int, random: Any, count: int) -> dict[str, str]:
     return dict(list(faults.items())[:count])
 
 
-def difference(found: Any, expected: Any) -> float:
+def difference(actual: Any, expected: Any) -> float:
     """0.0 where two results are the same to the last bit; else the largest difference, relative to its array."""
     if isinstance(expected, dict):
-        if set(found) != set(expected):
+        if set(actual) != set(expected):
             return float("inf")
-        return max((difference(found[key], expected[key]) for key in expected), default=0.0)
+        return max((difference(actual[key], expected[key]) for key in expected), default=0.0)
     if isinstance(expected, list | tuple):
-        if len(found) != len(expected):
+        if len(actual) != len(expected):
             return float("inf")
-        return max((difference(a, b) for a, b in zip(found, expected, strict=True)), default=0.0)
-    a, b = np.asarray(found), np.asarray(expected)
+        return max((difference(a, b) for a, b in zip(actual, expected, strict=True)), default=0.0)
+    a, b = np.asarray(actual), np.asarray(expected)
     if a.shape != b.shape or a.dtype != b.dtype:
         return float("inf")
     if a.tobytes() == b.tobytes():
@@ -130,7 +130,7 @@ def measure(name: str, kind: str, count: int, folder: Path) -> dict[str, Any]:
     faults = (process_faults if kind == "process" else memory_faults)(batches, random, count)
     run = Run(name, folder / kind, dropout, faults)
     own = undisturbed.restarts[0]
-    found = float("inf") if run.result is None else difference(run.result, undisturbed.result)
+    off = float("inf") if run.result is None else difference(run.result, undisturbed.result)
     return {
         "training": name,
         "faults": kind,
@@ -138,8 +138,8 @@ def measure(name: str, kind: str, count: int, folder: Path) -> dict[str, Any]:
         "deaths": len(run.deaths),
         "batches": batches,
         "batches_seen": 0 if run.result is None else len(run.result["batches"]),
-        "largest_difference": found,
-        "right": found == 0.0 if kind == "process" else found <= ROUNDING,
+        "largest_difference": off,
+        "right": off == 0.0 if kind == "process" else off <= ROUNDING,
         "own_start_s": own,
         "restart_beyond_own_start_s": [seconds - own for seconds in run.restarts[1:]],
         "seconds": run.seconds,

@@ -72,7 +72,7 @@ def attention(callbacks: list[Any], dropout: float) -> tuple[Any, list[Any]]:
 
 
 def recurrent(callbacks: list[Any], dropout: float) -> tuple[Any, list[Any]]:
-    """An embedding with masks, a GRU, RMSprop, early stopping and a plateau; arrays that nobody seeded."""
+    """An embedding with masks, a GRU, RMSprop, early stopping and a plateau; arrays without a seed."""
     parts = [keras.Input((20,), dtype="int32"), layers.Embedding(50, 16, mask_zero=True)]
     parts += [layers.GRU(24, dropout=dropout), layers.Dense(1)]
     model = keras.Sequential(parts)
@@ -130,7 +130,7 @@ def main() -> None:
     faults = Faults()
     model, histories = TRAININGS[name]([faults], float(dropout))
     predicted = faults.predict(model)
-    found = {
+    result = {
         "weights": [variable.numpy() for variable in model.variables],
         "optimizer": [variable.numpy() for variable in model.optimizer.variables],
         "metrics": [variable.numpy() for metric in model.metrics for variable in metric.variables],
@@ -138,7 +138,7 @@ def main() -> None:
         "batches": faults.batches,
         "predicted": predicted,
     }
-    Path(out).write_bytes(pickle.dumps(found))
+    Path(out).write_bytes(pickle.dumps(result))
 
 
 if __name__ == "__main__":

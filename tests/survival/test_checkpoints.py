@@ -12,7 +12,7 @@ import pytest
 
 from memfit.survival import checkpoint_files
 from memfit.survival.checkpoint_files import Checkpoint, TornCheckpoint, read, write
-from memfit.survival.checkpoints import CheckpointWriter, latest
+from memfit.survival.checkpoints import CheckpointWriter, read_latest
 
 
 def checkpoint(number: int = 0) -> Checkpoint:
@@ -47,7 +47,7 @@ def test_a_file_that_is_not_what_was_written_is_refused_and_the_one_before_is_ta
     with pytest.raises(TornCheckpoint, match="is damaged"):
         read(last)
     with caplog.at_level(logging.WARNING):
-        found = latest(tmp_path)
+        found = read_latest(tmp_path)
     assert found is not None
     assert found.facts["epoch"] == 1
     assert "damaged" in caplog.text
@@ -101,6 +101,6 @@ def test_a_full_disk_costs_a_warning_and_leaves_nothing_half_written(
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000001.npz"]
     assert caplog.text.count("No space left") == 1
     assert writer.save_now(checkpoint(4))
-    found = latest(tmp_path)
+    found = read_latest(tmp_path)
     assert found is not None
     assert found.facts["epoch"] == 4

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import memfit
 from memfit.survival.settings import ProcessSettings
-from memfit.survival.snapshots import values_of
+from memfit.survival.snapshots import copy_values
 from memfit.survival.supervised_runner import SupervisedRunner
 from memfit.survival.supervision import Stopped, Supervision
 from memfit.training.running import current_runner, install_runner
@@ -126,7 +126,7 @@ def run(
     quiet = {"verbose": 0, "epochs": epochs, "callbacks": callbacks}
     shuffle = {} if "y" in data or "shuffle" in data else {"shuffle": False}
     history = memfit.fit(model, **{**data, **shuffle, **quiet})
-    return values_of(model), history.history, history.epoch, witness.seen, stopping.wait, stopping.best
+    return copy_values(model), history.history, history.epoch, witness.seen, stopping.wait, stopping.best
 
 
 def interrupted(directory: Path, data: Any, ends: list[int], make: Any = network) -> Any:
@@ -261,7 +261,7 @@ def test_a_second_fit_goes_on_where_it_was_and_the_first_is_passed_over(tmp_path
             logger = keras.callbacks.CSVLogger(directory / f"{stage}.csv")
             callbacks = [witness, logger, keras.callbacks.EarlyStopping("loss", patience=0)]
             history = memfit.fit(model, data, epochs=2 + stage, callbacks=callbacks, **with_log)
-            values = [value.tolist() for value in values_of(model)]
+            values = [value.tolist() for value in copy_values(model)]
             with (directory / f"{stage}.csv").open() as file:
                 lines.append([history.history, witness.seen, values, [*csv.reader(file)]])
         return lines

@@ -12,7 +12,7 @@ from keras import layers
 import memfit
 from memfit.budgets.isolation import run_isolated
 from memfit.errors import StepFailed
-from memfit.training.batches import batch_size_of, looked_into
+from memfit.training.batches import batch_size_of, look_ahead
 from training.parity import Diary, assert_same_training, levers, train_both_ways
 
 RNG = np.random.default_rng(1)
@@ -64,7 +64,7 @@ def test_the_batch_size_of_data_is_known_without_reading_it() -> None:
     assert batch_size_of(X, None) == 32
     assert batch_size_of(X, 7) == 7
     for source in (Batches(), generated()):
-        same, first = looked_into(source)
+        same, first = look_ahead(source)
         assert batch_size_of(same, None, first) == 8
     assert batch_size_of(data.batch(6).map(lambda x, y: (x, y)).prefetch(2), None) == 6
     assert batch_size_of(data.batch(5, drop_remainder=True), None) == 5

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memfit import isolated
-from memfit.training.monitoring.growth import steady_growth
+from memfit.training.monitoring.growth import find_steady_growth
 
 _MIB = 2**20
 
@@ -186,6 +186,6 @@ def test_a_healthy_training_is_left_in_peace(seen: dict[str, Any]) -> None:
     ],
 )
 def test_only_steady_growth_is_a_leak(sizes: list[int], leaks: bool) -> None:
-    found = steady_growth("host", [size * _MIB for size in sizes])
+    found = find_steady_growth("host", [size * _MIB for size in sizes])
     assert (found is not None) == leaks
     assert found is None or found[0] == 100 * _MIB

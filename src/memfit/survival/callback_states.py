@@ -30,14 +30,14 @@ class CallbackStates:
         self.callbacks = list(callbacks)
         self._before = [{name: _mark(value) for name, value in _attributes(cb)} for cb in self.callbacks]
 
-    def lost(self) -> list[str]:
+    def list_unsaved(self) -> list[str]:
         """Names the state that cannot be saved, as "Callback.attribute"; Keras's own callbacks make theirs anew."""
         return [
             f"{type(callback).__name__}.{name}"
             for callback in self.callbacks
             if not type(callback).__module__.startswith("keras.")
             for name, value in _attributes(callback)
-            if not isinstance(value, _MADE_ANEW) and _pickled(value) is None
+            if not isinstance(value, _MADE_ANEW) and _pickle(value) is None
         ]
 
     def save(self) -> list[dict[str, Any]]:
@@ -52,17 +52,16 @@ class CallbackStates:
         ]
 
     def _changed(self, callback: Any, before: dict[str, Any]) -> dict[str, bytes]:
-        found = {}
+        attributes = {}
         for name, value in _attributes(callback):
             mark = _mark(value)
             if mark is not None and mark == before.get(name):
                 continue
-            pickled = _pickled(
-                value
-            )  # functions too, by their names: Keras keeps the direction of a metric in one
+            # Functions too, by their names: Keras keeps the direction of a metric in one.
+            pickled = _pickle(value)
             if pickled is not None:
-                found[name] = pickled
-        return found
+                attributes[name] = pickled
+        return attributes
 
     def before_train_begin(self, states: Sequence[dict[str, Any]]) -> None:
         """Lets files that callbacks append to end where they ended at the checkpoint."""
@@ -80,7 +79,7 @@ class CallbackStates:
             if isinstance(callback, keras.callbacks.CSVLogger):
                 callback.append_header = state["written"] == 0
 
-    def fit_together(self, states: Sequence[dict[str, Any]]) -> bool:
+    def match(self, states: Sequence[dict[str, Any]]) -> bool:
         """Whether the states are those of callbacks like these."""
         return [state["class"] for state in states] == [type(cb).__qualname__ for cb in self.callbacks]
 
@@ -102,7 +101,7 @@ def _attributes(callback: Any) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in kept if not isinstance(value, keras.Model | keras.layers.Layer)]
 
 
-def _pickled(value: Any) -> bytes | None:
+def _pickle(value: Any) -> bytes | None:
     try:
         return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception:  # an object's own pickling raises whatever it likes

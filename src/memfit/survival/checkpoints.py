@@ -88,7 +88,7 @@ class CheckpointWriter:
         self._due = time.monotonic() + max(self._shortest, self.cost / _SHARE)
 
 
-def latest(directory: Path) -> Checkpoint | None:
+def read_latest(directory: Path) -> Checkpoint | None:
     """Returns the last checkpoint that is whole; None where there is none."""
     for path in sorted(directory.glob(_PATTERN), reverse=True):
         try:

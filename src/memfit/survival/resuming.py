@@ -20,7 +20,7 @@ from memfit.planning.fingerprint import fingerprint
 from memfit.survival.callback_states import CallbackStates
 from memfit.survival.checkpoint_files import Checkpoint
 from memfit.survival.skipping import SkippedSteps
-from memfit.survival.snapshots import put_back, put_back_random_states, random_states, values_of
+from memfit.survival.snapshots import copy_values, put_back, put_back_random_states, random_states
 from memfit.survival.supervision import Stopped, Supervision, finished_name
 from memfit.training.feeding import Feed
 
@@ -39,7 +39,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
         data: Any,
         feed: Feed,
         kept_open: bool,
-        data_mark: int,
+        data_fingerprint: int,
         **params: Any,
     ) -> None:
         """Prepares one `fit`.
@@ -51,13 +51,18 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
             data: What Keras reads.
             feed: What is known of its order.
             kept_open: Whether Keras reads on in the next epoch (`steps_per_epoch`).
-            data_mark: What the data is recognised by; 0 where nothing is known.
+            data_fingerprint: What the data is recognised by; 0 where nothing is known.
             **params: What Keras gives to its own list.
         """
         self.callbacks: list[Any] = []
         super().__init__(callbacks, add_history=True, **params)
         self._supervision, self._call = supervision, call
-        self._data, self._feed, self._kept_open, self._data_mark = data, feed, kept_open, data_mark
+        self._data, self._feed, self._kept_open, self._data_fingerprint = (
+            data,
+            feed,
+            kept_open,
+            data_fingerprint,
+        )
         self._states = CallbackStates(self.callbacks)
         ended = supervision.finished(call)
         self._before = ended or supervision.unfinished(call)
@@ -66,7 +71,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
         self._steps: list[int] = []  # of every epoch
         self._tests: list[int] = []  # of every validation
         self._epoch_random: dict[str, Any] = {}
-        self._model_mark = ""
+        self._model_fingerprint = ""
 
     # What Keras calls, in the order in which it calls it.
 
@@ -81,7 +86,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
         self._skipping = SkippedSteps(self.model, ends, facts["tests"], objects["logs"])
         if self._finished:
             return
-        if not self._states.fit_together(objects["callbacks"]):
+        if not self._states.match(objects["callbacks"]):
             _LOG.warning("The callbacks are not those of the checkpoint, and begin anew.")
             super().on_train_begin(logs)
             return
@@ -179,7 +184,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
             self._check(self._before)
             put_back(self.model, self._before.arrays)
             objects = self._before.unpickled()
-            if self._states.fit_together(objects["callbacks"]):
+            if self._states.match(objects["callbacks"]):
                 self._states.put_back(objects["callbacks"])
             put_back_random_states(objects["random"])
             self._seek(self._before)
@@ -225,7 +230,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
 
     def _checkpoint(self, epoch: int, batch: int, logs: Any) -> Checkpoint:
         keras_training.flush(self)
-        self._model_mark = self._model_mark or fingerprint(self.model)
+        self._model_fingerprint = self._model_fingerprint or fingerprint(self.model)
         pipeline = pipeline_of(self._data)
         facts = {
             "call": self._call,
@@ -235,8 +240,8 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
             "tests": self._tests,
             "passes": 0 if pipeline is None else pipeline.order.position.epoch,
             "stopped": bool(self.model.stop_training),
-            "model": self._model_mark,
-            "data": self._data_mark,
+            "model": self._model_fingerprint,
+            "data": self._data_fingerprint,
         }
         objects = {
             "callbacks": self._states.save(),
@@ -244,7 +249,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
             "epoch_random": self._epoch_random,
             "logs": keras_training.plain_logs(logs),
         }
-        return Checkpoint(facts, values_of(self.model), pickle.dumps(objects))
+        return Checkpoint(facts, copy_values(self.model), pickle.dumps(objects))
 
     def _check(self, before: Checkpoint) -> None:
         if before.facts["model"] != fingerprint(self.model):
@@ -253,7 +258,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
                 received=f"call {self._call + 1} of fit()",
                 remedy="Train from the beginning: memfit run without --resume",
             )
-        if before.facts["data"] != self._data_mark:
+        if before.facts["data"] != self._data_fingerprint:
             _LOG.warning(
                 "The arrays given to fit() are not those of the checkpoint: the script has made them anew, and the "
                 "training goes on with them. Seed what it draws them from."
@@ -265,7 +270,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
             pipeline.order.seek(before.facts["passes"], 0)
 
     def _warn(self) -> None:
-        lost = self._states.lost()
+        lost = self._states.list_unsaved()
         if lost:
             _LOG.warning("Not in the checkpoints, because it cannot be pickled: %s.", ", ".join(lost))
         if not self._feed.reproducible:

@@ -22,13 +22,13 @@ def variables_of(model: keras.Model) -> list[Any]:
     return list(unique.values())
 
 
-def values_of(model: keras.Model) -> list[Any]:
+def copy_values(model: keras.Model) -> list[Any]:
     """Copies of all values in the host's memory."""
     return [variable.numpy() for variable in variables_of(model)]
 
 
 def put_back(model: keras.Model, values: Sequence[Any]) -> None:
-    """Gives all variables the values that `values_of` returned for the same model.
+    """Gives all variables the values that `copy_values` returned for the same model.
 
     Raises:
         InvalidInput: If the model has other variables; nothing has been changed then.

@@ -59,7 +59,7 @@ class SupervisedRunner:
             return before
 
     def fit(
-        self, model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None, data_mark: int
+        self, model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None, data_fingerprint: int
     ) -> keras.callbacks.History:
         """Calls Keras's `fit`, past what an earlier process has trained, and saves the state in which it ends."""
         supervision, plan_file = self.supervision, self._plan_file()
@@ -75,7 +75,7 @@ class SupervisedRunner:
             data=arguments["x"],
             feed=data_feed,
             kept_open=arguments["steps_per_epoch"] is not None,
-            data_mark=data_mark,
+            data_fingerprint=data_fingerprint,
             add_progbar=arguments["verbose"] != 0,
             verbose=arguments["verbose"],
             epochs=arguments["epochs"],

@@ -5,7 +5,7 @@ import struct
 from pathlib import Path
 
 from memfit.survival.checkpoint_files import Checkpoint, TornCheckpoint, read
-from memfit.survival.checkpoints import CheckpointWriter, latest
+from memfit.survival.checkpoints import CheckpointWriter, read_latest
 from memfit.survival.settings import POSITION, ProcessSettings
 
 _POSITION = struct.Struct("<qqq")
@@ -57,7 +57,7 @@ class Supervision:
         self.directory = Path(settings.directory)
         self.writer = CheckpointWriter(self.directory, settings.checkpoint_seconds)
         self.position = PositionFile(self.directory / POSITION)
-        self.reached = latest(self.directory)
+        self.reached = read_latest(self.directory)
         self.training = self.stopping = False
 
     def has_finished(self, call: int) -> bool:

@@ -28,7 +28,7 @@ def check_not_empty(x: Any) -> None:
         raise InvalidInput(_NO_SAMPLE, received="no sample")
 
 
-def looked_into(x: Any) -> tuple[Any, FirstBatch | None]:
+def look_ahead(x: Any) -> tuple[Any, FirstBatch | None]:
     """Returns the data, and its first batch where that can be had and still comes first.
 
     A tf.data pipeline that shuffles would give another order after a look; arrays need none.

@@ -1,7 +1,7 @@
 """Going back to a batch: whether data gives the same batches in the same order again, and if not, why not.
 
 There are two ways back. A new process runs the whole script again, so whatever the script seeds comes out the
-same, and Keras's own loop is led past the batches already trained (`resuming.py`): `Feed.reproducible`. In this
+same, and Keras's own loop skips the batches already trained: `Feed.reproducible`. In this
 process the data has moved on, and only an order that is the same in every pass can be opened again: `Feed.reopen`.
 """
 
@@ -70,12 +70,12 @@ def feed(
     """Says how the data given to `fit` can be gone back to; nothing is read but a PyDataset's first batch."""
     pipeline = pipeline_of(x)
     if pipeline is not None:
-        return Feed(opener=_reopened_pipeline(pipeline))
+        return Feed(opener=_pipeline_opener(pipeline))
     if not keras_data.batches_itself(x):
         if shuffle and tf_runtime.global_seed() is None:
             return Feed("Keras shuffles the arrays and no seed is set (keras.utils.set_random_seed)")
 
-        def opened(epoch: int, batch: int) -> Any:
+        def open_at(epoch: int, batch: int) -> Any:
             # With a seed set, Keras's order is the same in every epoch: its permutation begins anew.
             arrays = (x, y, sample_weight)
             if validation_split:
@@ -83,7 +83,7 @@ def feed(
             dataset = keras_data.array_dataset(*arrays, batch_size, shuffle, class_weight)
             return iter(dataset.skip(batch))
 
-        return Feed(opener=opened)
+        return Feed(opener=open_at)
     if isinstance(x, keras.utils.PyDataset):
         return Feed(_why_not_py_dataset(x, shuffle))
     if not keras_data.is_dataset(x):
@@ -94,23 +94,25 @@ def feed(
     return Feed(opener=lambda epoch, batch: iter(x.skip(batch)))
 
 
-def mark_of(*data: Any) -> int:
-    """Returns a number that is another one for other arrays, as a rule: of some of their rows; 0 for no arrays."""
-    found = 0
+def fingerprint_data(*data: Any) -> int:
+    """Returns a number that tells arrays apart, as a rule: a checksum of some of their rows; 0 for no arrays."""
+    fingerprint = 0
     for leaf in keras.tree.flatten(data):
         if isinstance(leaf, np.ndarray) and leaf.ndim and len(leaf) and leaf.dtype.kind != "O":
             rows = np.linspace(0, len(leaf) - 1, 16).astype(int)
-            found = zlib.crc32(repr((leaf.shape, leaf.dtype)).encode() + leaf[rows].tobytes(), found)
-    return found
+            fingerprint = zlib.crc32(
+                repr((leaf.shape, leaf.dtype)).encode() + leaf[rows].tobytes(), fingerprint
+            )
+    return fingerprint
 
 
-def _reopened_pipeline(pipeline: Pipeline) -> Callable[[int, int], Any]:
+def _pipeline_opener(pipeline: Pipeline) -> Callable[[int, int], Any]:
     begun = pipeline.order.position.epoch
 
-    def opened(epoch: int, batch: int) -> Any:
+    def open_at(epoch: int, batch: int) -> Any:
         return iter(pipeline.resume(begun + epoch, batch))
 
-    return opened
+    return open_at
 
 
 def _why_not_py_dataset(data: Any, shuffle: Any) -> str:

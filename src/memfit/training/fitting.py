@@ -16,12 +16,12 @@ from memfit.steps.host_arrays import on_host
 from memfit.steps.installing import check_model
 from memfit.steps.recipe import Recipe
 from memfit.training.applying import check_losses, suited
-from memfit.training.batches import check_not_empty, first_samples, looked_into
-from memfit.training.feeding import mark_of
+from memfit.training.batches import check_not_empty, first_samples, look_ahead
+from memfit.training.feeding import fingerprint_data
 from memfit.training.guard.events import Journal
 from memfit.training.guard.guarding import guarded_training
 from memfit.training.guard.reading import reopenable
-from memfit.training.monitoring.monitoring import monitored
+from memfit.training.monitoring.monitoring import find_record
 from memfit.training.plan_choice import choose_plan
 from memfit.training.run import Run
 from memfit.training.running import current_runner
@@ -94,7 +94,7 @@ def fit(
     _check_arguments(x, memory, plan)
     # A plan that the user made is a promise: tightening goes no farther than it does.
     allowed = Fidelity.read(allow) if plan is None else plan.fidelity
-    arguments["x"], first = looked_into(x)
+    arguments["x"], first = look_ahead(x)
     journal = Journal()
     if plan is None and model.compiled:  # Keras says best that a model is not compiled
         plan = choose_plan(model, arguments, first, memory, allow, journal)
@@ -135,7 +135,7 @@ def _train(
     recipe = Recipe() if plan is None else plan.recipe
     if not recipe.is_stock:
         take_one_region()  # before the optimizer's state is made, so that it lies there too
-    mark = mark_of(arguments["x"], arguments["y"])
+    mark = fingerprint_data(arguments["x"], arguments["y"])
     with recipe.applied(model), on_host(model, arguments, recipe.inputs_on_host) as (arguments, host):
         if recipe.inputs_on_host and host is None:
             journal.note("The plan wants arrays, which stay on the host; this data takes more than it says.")
@@ -151,7 +151,7 @@ def _train(
         predicted=None if plan is None else plan.predicted,
         measured=meter.peak or None,
         events=tuple(journal.events),
-        monitored=monitored(arguments["callbacks"]),
+        monitored=find_record(arguments["callbacks"]),
     )
     return history
 

@@ -54,8 +54,8 @@ def predict(
     with guarded_prediction(model, Journal(events)):
         if out is None and micro_batch is None:
             return model.predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
-        batches = _outputs(model, x, batch_size, verbose, steps, callbacks, micro_batch)
-        return _gathered(batches) if out is None else _streamed(model, batches, _npy_path(out))
+        batches = _predict_batches(model, x, batch_size, verbose, steps, callbacks, micro_batch)
+        return _gather(batches) if out is None else _stream(model, batches, _npy_path(out))
 
 
 def _npy_path(out: str | PathLike[str]) -> Path:
@@ -67,7 +67,7 @@ def _npy_path(out: str | PathLike[str]) -> Path:
     return path
 
 
-def _outputs(
+def _predict_batches(
     model: keras.Model,
     x: Any,
     batch_size: int | None,
@@ -95,7 +95,7 @@ def _outputs(
             callbacks.on_predict_batch_begin(begin_step)
             data = keras_data.next_batches(model, batches)
             pieces = [part for batch in data for part in parts(batch, micro_batch)]
-            outputs = _concatenated([_to_numpy(model.predict_function([part])) for part in pieces])
+            outputs = _concatenate([_to_numpy(model.predict_function([part])) for part in pieces])
             callbacks.on_predict_batch_end(end_step, {"outputs": outputs})
             yield outputs
             if model.stop_predicting:
@@ -107,17 +107,17 @@ def _to_numpy(outputs: Any) -> Any:
     return keras.tree.map_structure(lambda tensor: tensor.numpy(), outputs)
 
 
-def _concatenated(parts: list[Any]) -> Any:
+def _concatenate(parts: list[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
     return keras.tree.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
 
 
-def _gathered(batches: Iterator[Any]) -> Any:
-    return _concatenated(list(batches))
+def _gather(batches: Iterator[Any]) -> Any:
+    return _concatenate(list(batches))
 
 
-def _streamed(model: keras.Model, batches: Iterator[Any], path: Path) -> Any:
+def _stream(model: keras.Model, batches: Iterator[Any], path: Path) -> Any:
     files: list[NpyFile] = []
     structure: Any = None
     with ExitStack() as stack:
@@ -125,7 +125,7 @@ def _streamed(model: keras.Model, batches: Iterator[Any], path: Path) -> Any:
             arrays = keras.tree.flatten(outputs)
             if not files:
                 structure = outputs
-                for name in _names(model, outputs, path):
+                for name in _file_names(model, outputs, path):
                     files.append(stack.enter_context(NpyFile(name)))
             for file, array in zip(files, arrays, strict=True):
                 file.append(array)
@@ -134,7 +134,7 @@ def _streamed(model: keras.Model, batches: Iterator[Any], path: Path) -> Any:
     return keras.tree.pack_sequence_as(structure, [np.load(file.path, mmap_mode="r") for file in files])
 
 
-def _names(model: keras.Model, outputs: Any, path: Path) -> list[Path]:
+def _file_names(model: keras.Model, outputs: Any, path: Path) -> list[Path]:
     count = len(keras.tree.flatten(outputs))
     if count == 1:
         return [path]

@@ -30,7 +30,7 @@ class Runner(Protocol):
         """Returns the plan for a model: what `make` makes of a memory, or one that is known already."""
 
     def fit(
-        self, model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None, data_mark: int
+        self, model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None, data_fingerprint: int
     ) -> keras.callbacks.History:
         """Calls Keras's `fit` and returns its result.
 
@@ -38,7 +38,7 @@ class Runner(Protocol):
             model: The model.
             arguments: All arguments of Keras's `fit`, by name.
             plan: The plan that is followed; None for none.
-            data_mark: What the data is recognised by (`feeding.mark_of`); 0 where nothing is known.
+            data_fingerprint: What the data is recognised by (`feeding.fingerprint_data`); 0 where nothing is known.
         """
 
 
@@ -56,7 +56,7 @@ class StockRunner:
         return make(memory)
 
     def fit(
-        self, model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None, data_mark: int
+        self, model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None, data_fingerprint: int
     ) -> keras.callbacks.History:
         """Calls Keras's `fit`."""
         return model.fit(**arguments)

@@ -58,7 +58,7 @@ class Census:
     objects: int
 
 
-def steady_growth(where: str, sizes: Sequence[int]) -> tuple[int, int] | None:
+def find_steady_growth(where: str, sizes: Sequence[int]) -> tuple[int, int] | None:
     """Returns how much memory grows in an epoch and for how many epochs it has, or None where it does not leak.
 
     Args:
@@ -66,7 +66,7 @@ def steady_growth(where: str, sizes: Sequence[int]) -> tuple[int, int] | None:
         sizes: Bytes in use at the end of each epoch, the first one included.
 
     Example:
-        >>> steady_growth("device", [0, 10_000_000, 20_000_000, 30_000_000, 40_000_000, 50_000_000])
+        >>> find_steady_growth("device", [0, 10_000_000, 20_000_000, 30_000_000, 40_000_000, 50_000_000])
         (10000000, 4)
     """
     steps = [after - before for before, after in pairwise(sizes[1:])]
@@ -81,7 +81,7 @@ def steady_growth(where: str, sizes: Sequence[int]) -> tuple[int, int] | None:
     return sum(last) // run, run
 
 
-def census() -> Census:
+def take_census() -> Census:
     """Counts what Python holds; it takes some tenths of a second in a large program."""
     objects = gc.get_objects()
     arrays: dict[int, int] = {}
@@ -115,7 +115,7 @@ def _weigh(things: Iterable[Any], arrays: dict[int, int], tensors: dict[int, int
             tensors[id(thing)] = thing.dtype.size * (thing.shape.num_elements() or 0)
 
 
-def grown(before: Census, after: Census, epochs: int) -> tuple[str, ...]:
+def describe_growth(before: Census, after: Census, epochs: int) -> tuple[str, ...]:
     """Returns what grew between two counts, as figures per epoch, largest first."""
     sizes = [
         ((after.arrays - before.arrays) // epochs, "NumPy arrays"),

@@ -7,7 +7,7 @@ import keras
 
 from memfit.budgets.peaks import device_name, take_peak
 from memfit.sizes import Size
-from memfit.training.monitoring.growth import Census, Growth, census, grown, steady_growth
+from memfit.training.monitoring.growth import Census, Growth, describe_growth, find_steady_growth, take_census
 from memfit.training.monitoring.record import MemoryRecord, PhaseMemory
 from memfit.training.monitoring.sampling import Sampler
 
@@ -164,22 +164,22 @@ class MemoryMonitor(keras.callbacks.ProgbarLogger):
         known = {growth.where for growth in self._growths}
         for index, where in enumerate(("host", "device")):
             sizes = [sizes[index] for sizes in self._at_epoch_ends]
-            found = steady_growth(where, sizes)
-            if found is not None and where not in known:
-                self._tell(where, *found)
+            growth = find_steady_growth(where, sizes)
+            if growth is not None and where not in known:
+                self._tell(where, *growth)
             elif self._census is None and len(sizes) >= 4 and sizes[-3] < sizes[-2] < sizes[-1]:
-                self._census = (len(sizes), census())  # two epochs of growth: worth a first count
+                self._census = (len(sizes), take_census())  # two epochs of growth: worth a first count
 
     def _tell(self, where: str, per_epoch: int, epochs: int) -> None:
         what: tuple[str, ...] = ()
         if self._census is not None and (between := len(self._at_epoch_ends) - self._census[0]):
-            what = grown(self._census[1], census(), between)
+            what = describe_growth(self._census[1], take_census(), between)
         growth = Growth(where, Size(per_epoch), epochs, what)
         self._growths.append(growth)
         _log.warning("%s", growth)
 
 
-def monitored(callbacks: Any) -> MemoryRecord | None:
+def find_record(callbacks: Any) -> MemoryRecord | None:
     """Returns the record of the first monitor among the callbacks of a `fit`; None where there is none."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks = callbacks.callbacks
