@@ -1,10 +1,13 @@
 """What all tests share."""
 
+import os
 import sys
 from collections.abc import Iterator
 
 import cloudpickle
 import pytest
+
+os.environ["MEMFIT_CACHE"] = "0"  # an estimate is made, not remembered, unless a test is about that
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 
 import memfit
-from memfit.estimation.recording import Recording, record
+from memfit.estimation.recording import Recording
 from memfit.estimation.recording.keras_step import KerasStep
+from memfit.estimation.recording.record import record
 from memfit.estimation.recording.sending import packed
 from memfit.estimation.recording.specs import spec_of
 

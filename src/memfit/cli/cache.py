@@ -1,21 +1,18 @@
-"""List or remove the disk caches of decoded images.
+"""List or remove the disk caches of decoded images, and the estimates and plans that were made before.
 
     memfit cache ls
     memfit cache rm KEY ...     # or --all; a cache in use is kept
 
-They are in $MEMFIT_CACHE, else in the user's cache folder, and take at most $MEMFIT_CACHE_LIMIT (such as 50GiB),
-else half of what is free; the longest unused makes room for a new one.
+They are in $MEMFIT_CACHE, else in the user's cache folder. Images take at most $MEMFIT_CACHE_LIMIT (such as 50GiB),
+else half of what is free; the longest unused makes room for a new one. With MEMFIT_CACHE=0 estimates and plans are
+neither kept nor taken from there.
 """
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from memfit.cli.common import add_json, print_json
 from memfit.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from memfit.data.disk_cache import CacheEntry
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,37 +37,44 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(folder: Path, *, as_json: bool) -> int:
     from memfit.data.disk_cache import cache_limit, entries
-    from memfit.reporting.caches import describe_caches
+    from memfit.estimation import cache
+    from memfit.reporting.caches import describe_caches, describe_estimates
 
-    caches = entries(folder)
+    caches, estimates = entries(folder), cache.entries(folder)
     if as_json:
-        print_json([entry.to_json() for entry in caches])
+        print_json([*(entry.to_json() for entry in caches), *(entry.to_json() for entry in estimates)])
     else:
         print(describe_caches(caches, cache_limit(folder), folder))
+        if estimates:
+            print(describe_estimates(estimates))
     return 0
 
 
 def _remove(folder: Path, keys: list[str], everything: bool) -> int:
     from memfit.data.disk_cache import entries, remove
+    from memfit.estimation import cache
 
     if everything == bool(keys):
         raise InvalidInput(
             "Name the caches to remove, or pass --all", remedy="List them with: memfit cache ls"
         )
-    there = entries(folder)
+    in_use = {entry.key: entry.in_use for entry in entries(folder)}
+    estimates = [entry.key for entry in cache.entries(folder)]
+    there = [*in_use, *estimates]
     chosen = (
-        [entry.key for entry in there if not entry.in_use]
-        if everything
-        else [_one(key, there) for key in keys]
+        [key for key in there if not in_use.get(key)] if everything else [_one(key, there) for key in keys]
     )
     for key in chosen:
-        remove(folder, key)
+        if key in in_use:
+            remove(folder, key)
+        else:
+            cache.remove(key, folder)
         print(f"removed {key}")
     return 0
 
 
-def _one(start: str, there: "list[CacheEntry]") -> str:
-    matches = [entry.key for entry in there if entry.key.startswith(start)]
+def _one(start: str, there: list[str]) -> str:
+    matches = [key for key in there if key.startswith(start)]
     if len(matches) != 1:
         raise InvalidInput(
             "A key must name one cache",

@@ -52,9 +52,10 @@ class CacheEntry:
 
 
 def cache_folder() -> Path:
-    """Returns where disk caches are: $MEMFIT_CACHE, else the user's cache folder."""
+    """Returns where disk caches are: $MEMFIT_CACHE, else (or where that is 0) the user's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("MEMFIT_CACHE") or Path(home) / "memfit")
+    own = os.environ.get("MEMFIT_CACHE", "0")
+    return Path(home) / "memfit" if own in ("", "0") else Path(own)
 
 
 def cache_limit(folder: Path) -> int:

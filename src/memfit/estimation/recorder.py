@@ -1,5 +1,6 @@
 """Recording the steps of one search: one process that has TensorFlow, and a fork of it for every recording."""
 
+import time
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
@@ -10,7 +11,9 @@ from memfit.budgets.fork_server import ForkServer
 from memfit.budgets.gpu_table import gpu
 from memfit.budgets.host import host_memory
 from memfit.errors import CannotTell, InvalidInput, ProcessDied
+from memfit.estimation.cache import is_on, remembered
 from memfit.estimation.estimate import Estimate
+from memfit.estimation.fingerprint import fingerprint
 from memfit.estimation.gpu_compiler.asking import compiled_estimate, doubt
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
 from memfit.estimation.optimizers import optimizers_of
@@ -56,12 +59,14 @@ class Recorder:
         self._server: ForkServer | None = None
         self._optimizers = [optimizer.name for optimizer in optimizers_of(model)]
         self._payload = b""
+        self._fingerprint: str | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             if self._card is None:
                 self._server = stack.enter_context(_start())
             self._payload = packed(self._model, self._spec)
+            self._fingerprint = fingerprint(self._model, self._spec) if is_on() else None
             stack.pop_all()
         return self
 
@@ -92,20 +97,38 @@ class Recorder:
                 not_compiled = f"; not compiled for {self._card.name}: {reason}{doubt(self._model)}"
 
         def estimate_phase(phase: str, others: Any) -> Estimate:
-            with no_collection():
-                recording = self._record(build if phase == "train" else None, batch_size, phase)
-                script = script_of(recording, *self._optimizers)
-            source = RecordedSource(
-                script,
-                _describe(recording) + not_compiled,
-                weights=sum(v.bytes for v in recording.variables if v.kind == "weights"),
-                batches=recording.batches,
-                doubt=max((step.doubt * batch_size / step.batch for step in recording.compiled), default=0.0),
-                device=self._card,
+            builder = build if phase == "train" else None
+            source, made = remembered(
+                self._key(builder, batch_size, phase),
+                lambda: self._make_source(builder, batch_size, phase),
+                about=f"{phase}, batch {batch_size}: {self._model.name}",
             )
+            if made is not None:
+                day = time.strftime("%Y-%m-%d %H:%M", time.localtime(made))
+                source.text = f"recorded before ({day}), {source.text.removeprefix('recorded ')}"
+            source.text += not_compiled
             return Estimate(batch_size, phase, source, others)
 
         return estimate_phase("train", _Once(partial(estimate_phase, others=None)))
+
+    def _key(self, build: Build | None, batch_size: int, phase: str) -> tuple[Any, ...] | None:
+        builder = fingerprint(build)
+        if self._fingerprint is None or builder is None:
+            return None
+        return ("estimate", self._fingerprint, builder, batch_size, phase, self._card)
+
+    def _make_source(self, build: Build | None, batch_size: int, phase: str) -> RecordedSource:
+        with no_collection():
+            recording = self._record(build, batch_size, phase)
+            script = script_of(recording, *self._optimizers)
+        return RecordedSource(
+            script,
+            _describe(recording),
+            weights=sum(v.bytes for v in recording.variables if v.kind == "weights"),
+            batches=recording.batches,
+            doubt=max((step.doubt * batch_size / step.batch for step in recording.compiled), default=0.0),
+            device=self._card,
+        )
 
     def _record(self, build: Build | None, batch_size: int, phase: str) -> Recording:
         arguments = (self._payload, build, largest_recorded(batch_size))

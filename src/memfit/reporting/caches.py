@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memfit.data.disk_cache import CacheEntry
+from memfit.estimation.cache import Remembered
 from memfit.sizes import Size
 from memfit.tables import table
 
@@ -24,6 +25,12 @@ def describe_caches(entries: Sequence[CacheEntry], limit: int, folder: Path) -> 
     total = Size(sum(entry.size for entry in entries))
     lines = [table(rows, head=["key", "size", "images", "used", "of"], right=[1, 2])] if rows else []
     return "\n".join([*lines, f"{len(entries)} caches, {total} of at most {Size(limit)}, in {folder}"])
+
+
+def describe_estimates(entries: Sequence[Remembered]) -> str:
+    """Returns the estimates and plans that were made before as a table."""
+    rows = [[entry.key, entry.size, entry.about, describe_age(time.time() - entry.used)] for entry in entries]
+    return table(rows, head=["key", "size", "estimate or plan", "used"], right=[1])
 
 
 def describe_use(entry: CacheEntry) -> str:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from memfit.data import disk_cache
 from memfit.estimation.gpu_compiler.compiled import Compiled
 
 # Changes whenever figures are read from a compiled module in another way.
@@ -16,8 +17,7 @@ _FORM = "3"
 
 def cache_folder() -> Path:
     """Returns the folder of the kept figures."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "memfit" / "gpu-compiler"
+    return disk_cache.cache_folder() / "gpu-compiler"
 
 
 def remembered(hlo: bytes, target: str, version: str, compile_step: Callable[[], Compiled]) -> Compiled:

@@ -34,7 +34,7 @@ def packed(model: Any, *others: Any) -> bytes:
         CannotTell: If something in the model cannot be sent.
     """
     try:
-        return _with_deep_stack(_dumped, (_KerasSettings(), model, others))
+        return run_with_deep_stack(_dumped, (_KerasSettings(), model, others))
     except Exception as error:  # pickling raises whatever an object's own methods raise
         raise CannotTell(
             f"The model must be sendable to another process, and a part of it is not ({error})",
@@ -45,11 +45,11 @@ def packed(model: Any, *others: Any) -> bytes:
 
 def _dumped(value: Any) -> bytes:
     stream = io.BytesIO()
-    _Pickler(stream).dump(value)
+    Pickler(stream).dump(value)
     return stream.getvalue()
 
 
-def _with_deep_stack(function: Callable[[Any], bytes], value: Any) -> bytes:
+def run_with_deep_stack(function: Callable[[Any], bytes], value: Any) -> bytes:
     # A functional model is a linked list of layers to the pickler: some frames for each of its hundreds.
     answer: list[bytes | Exception] = []
 
@@ -79,7 +79,7 @@ def unpacked(data: bytes) -> tuple[Any, tuple[Any, ...]]:
     return model, others
 
 
-class _Pickler(cloudpickle.Pickler):
+class Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         import tensorflow as tf
 
