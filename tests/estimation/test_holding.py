@@ -26,15 +26,6 @@ def test_a_variable_whose_first_buffer_dies_is_the_one_that_a_new_op_of_that_siz
     assert holding.of_all(4) == (3, 1, 2, 3)
 
 
-def test_a_variable_that_is_moved_before_the_step_is_the_one_that_an_op_of_that_size_moves_next():
-    for moved_before, held in ((True, (2, 1, 2)), (False, (0, 1, 2))):
-        holding = Holding(moved_before=moved_before)
-        holding.begin_step()
-        holding.died(0, _event("", 512, freed=True))
-        holding.born(2, _event("normalization/mul", 512))
-        assert holding.of_all(3) == held
-
-
 def test_an_optimizers_state_that_is_made_anew_has_the_buffers_it_had():
     alive = {7: 30}
     start = (_event("", address=1), _event("", address=2), _event("", address=7, freed=True))

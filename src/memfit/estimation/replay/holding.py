@@ -14,26 +14,17 @@ class Holding:
     moves a variable moves the same one in every step.
     """
 
-    def __init__(self, *, moved_before: bool = False) -> None:
-        """Knows nothing yet.
-
-        Args:
-            moved_before: Whether variables get a place before each step, and not only when they are updated.
-        """
-        self._moved_before = moved_before
+    def __init__(self) -> None:
         self._known: dict[int, int] = {}
-        self._first: dict[
-            tuple[str, int], int
-        ] = {}  # by the op and the occurrence index of its buffers that stay
+        # By the op, and the occurrence index among its buffers that stay.
+        self._first: dict[tuple[str, int], int] = {}
         self._seen: Counter[str] = Counter()
         self._new: dict[int, list[int]] = defaultdict(list)
-        self._dead: dict[int, list[int]] = defaultdict(list)
 
     def begin_step(self) -> None:
         """Begins a step."""
         self._seen.clear()
         self._new.clear()
-        self._dead.clear()
 
     def born(self, index: int, event: Event) -> None:
         """Notes an allocation that outlives its step."""
@@ -41,18 +32,13 @@ class Holding:
         self._seen[event.op] += 1
         if asker not in self._first:
             self._first[asker] = index
-            if self._dead[event.requested]:
-                self._known[self._dead[event.requested].pop(0)] = index
-            else:
-                self._new[event.requested].append(index)
+            self._new[event.requested].append(index)
         self._known[index] = self._first[asker]
 
     def died(self, index: int, event: Event) -> None:
         """Notes the death of a variable's first buffer: an op that was not seen to before has moved it."""
         if self._new[event.requested]:
             self._known[index] = self._new[event.requested].pop(0)
-        elif self._moved_before:
-            self._dead[event.requested].append(index)
 
     def of_all(self, count: int) -> tuple[int, ...]:
         """Returns for each of `count` allocations whose value it holds, its own number where that is not known."""

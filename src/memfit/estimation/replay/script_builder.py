@@ -49,9 +49,7 @@ class _ScriptBuilder:
         self._alive: dict[int, int] = {}  # by address
         # Variables from before the steps, by size: which of them a step replaces is not known by address.
         self._replaceable: dict[int, list[int]] = defaultdict(list)
-        # A step with buffers of its own moves small variables there before it computes.
-        moves = any(variable.kind == "gradients" for variable in recording.variables)
-        self._holding = Holding(moved_before=moves)
+        self._holding = Holding()
         self._temporary: list[int] = []
 
     def build(self) -> Script:
