@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from memfit.errors import CannotTell, in_one_line
 from memfit.sizes import Size
 
 # The dimensions of a stand-in have different sizes: a slot's dimensions are recognised by them.
@@ -37,6 +38,9 @@ def kept_by(optimizer: Any, weights: Iterable[Any]) -> Size:
         optimizer: An optimizer, for its settings, or a class of optimizers, for its defaults.
         weights: The trained Keras variables.
 
+    Raises:
+        CannotTell: If a custom optimizer cannot be copied by its `get_config`.
+
     Example:
         >>> import keras
         >>> kept_by(keras.optimizers.Lion, [keras.Variable(keras.ops.zeros((1024, 512)))])
@@ -59,13 +63,23 @@ def _build_slots(optimizer: Any, rank: int, dtype: str, name: str) -> list[tuple
     import keras
     import tensorflow as tf
 
-    is_class = inspect.isclass(optimizer)
-    # A class gets a name, because Keras counts the unnamed ones.
-    copy = optimizer(name="copy") if is_class else type(optimizer).from_config(optimizer.get_config())
     sizes = _SIZES[:rank]
+    copy = _copy(optimizer)
     copy.build([keras.Variable("zeros", sizes, dtype, name=name)])
     return [
         (tuple(sizes.index(size) for size in slot.shape), tf.as_dtype(slot.dtype).size)
         for slot in copy.variables
         if len(slot.shape)
     ]
+
+
+def _copy(optimizer: Any) -> Any:
+    is_class = inspect.isclass(optimizer)
+    try:
+        # A class gets a name, because Keras counts the unnamed ones.
+        return optimizer(name="copy") if is_class else type(optimizer).from_config(optimizer.get_config())
+    except Exception as error:  # whatever the constructor of a custom optimizer raises
+        raise CannotTell(
+            f"{type(optimizer).__name__} cannot be copied to see what it keeps ({in_one_line(error)})",
+            remedy="Give it a get_config() with the arguments of its constructor",
+        ) from error

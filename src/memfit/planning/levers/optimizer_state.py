@@ -1,5 +1,6 @@
 """The optimizer's state: another optimizer that keeps less; advice only."""
 
+from memfit.errors import CannotTell
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers.lever import Facts, Lever
@@ -29,8 +30,11 @@ class OptimizerState(Lever):
 
     def why_not(self, job: Job) -> str | None:
         """The optimizer has to keep more than the lightest one."""
-        if self._saved(job) > 0:
-            return None
+        try:
+            if self._saved(job) > 0:
+                return None
+        except CannotTell as error:
+            return str(error)
         return f"{type(job.model.optimizer).__name__} keeps no more than {_LIGHTEST} would"
 
     def advise_saving(self, facts: Facts | None, job: Job, batch_size: int) -> Size | None:
