@@ -20,8 +20,12 @@ $(VENV)/installed: pyproject.toml constraints.txt
 demo: $(VENV)/installed  ## train in a small arena: stock Keras, then memfit
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/installed  ## all tests (what CI runs)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+# Three workers for two cores: TensorFlow waits 10 s before it fails an allocation. A worker that has nothing left
+# takes tests from another, so no long file is the last.
+PARALLEL := -n 3 --dist worksteal
+
+test: $(VENV)/installed  ## all tests (CI runs them, and `make check`)
+	@$(BIN)/python -m pytest $(PARALLEL)
 
 $(OLDEST)/installed: pyproject.toml constraints-oldest.txt
 	@echo "Setting up $(OLDEST) (about a minute the first time)"
@@ -30,7 +34,7 @@ $(OLDEST)/installed: pyproject.toml constraints-oldest.txt
 	@touch $@
 
 test-oldest: $(OLDEST)/installed  ## all tests with the oldest Keras and TensorFlow supported
-	@$(OLDEST)/bin/python -m pytest -n 2 --dist loadfile
+	@$(OLDEST)/bin/python -m pytest $(PARALLEL)
 
 # The compiler has an environment of its own: TensorFlow imports JAX wherever it finds it, which costs every start.
 $(COMPILER)/installed: pyproject.toml constraints.txt
@@ -40,7 +44,7 @@ $(COMPILER)/installed: pyproject.toml constraints.txt
 	@touch $@
 
 test-gpu-compiler: $(COMPILER)/installed  ## the tests that need memfit[gpu-compiler]
-	@$(COMPILER)/bin/python -m pytest tests/estimation/test_gpu_compiler.py
+	@$(COMPILER)/bin/python -m pytest tests/estimation/test_gpu_compiler.py tests/compat/test_jax_compiler.py
 
 bench-gpu-compiler: $(COMPILER)/installed  ## what XLA says for T4, A100, RTX 4090: stock, memfit, largest batches
 	@$(COMPILER)/bin/python benchmarks/gpu_compiler/run.py

@@ -1,13 +1,40 @@
-"""What every result file says about where it was measured, and how results are written."""
+"""What every result file says about where it was measured, how results are written, and the smoke form.
 
+Every benchmark takes `--smoke`: tiny networks, a round or two, in this process instead of fresh ones, results in a
+folder that is thrown away. Its figures mean nothing; it shows that the benchmark still runs.
+"""
+
+import atexit
 import json
 import os
 import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import memfit
+from memfit.budgets.arena import arena_environment
+
+# Far more than any of these runs takes; an OOM on the CPU can hang.
+_SECONDS = 1800.0
+SMOKE = "--smoke" in sys.argv
 RESULTS = Path(__file__).parent / "results"
+if SMOKE:
+    sys.argv.remove("--smoke")
+    RESULTS = Path(tempfile.mkdtemp(prefix="memfit-smoke-"))
+    atexit.register(shutil.rmtree, RESULTS, ignore_errors=True)
+    os.environ.update(arena_environment("2GiB"))
+
+
+def isolated(function: Callable[..., Any], *args: Any, memory: int | str | None = None) -> Any:
+    """Runs a function in a fresh process, in an arena where a memory is given; a smoke run stays where it is."""
+    if SMOKE:
+        return function(*args)
+    return memfit.isolated(function, *args, memory=memory, timeout=_SECONDS)
 
 
 def machine() -> dict[str, Any]:

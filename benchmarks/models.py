@@ -67,12 +67,24 @@ def vit(size: int = 128, patch: int = 8, width: int = 128, depth: int = 6) -> An
     return keras.Model(inputs, layers.Dense(10, activation="softmax")(x))
 
 
+def tiny(size: int = 16) -> Any:
+    """A few layers, for smoke runs."""
+    import keras
+
+    layers = keras.layers
+    inputs = keras.Input((size, size, 3))
+    x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(8, 3)(inputs)))
+    x = layers.GlobalAveragePooling2D()(layers.Conv2D(8, 3, activation="relu")(x))
+    return keras.Model(inputs, layers.Dense(10, activation="softmax")(x))
+
+
 MODELS: dict[str, Callable[[], Any]] = {
     "ResNet50": resnet50,
     "MobileNetV2": mobilenet_v2,
     "VGG19": vgg19,
     "U-Net": unet,
     "ViT": vit,
+    "tiny": tiny,
 }
 
 

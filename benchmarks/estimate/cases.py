@@ -4,6 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from machine import SMOKE
+from models import tiny
+
 SPARSE = "sparse_categorical_crossentropy"
 
 
@@ -291,3 +294,5 @@ CASES = (
     Case("ViT 64", vit, "adam", (32,), jit=True),
     Case("U-Net 64", lambda: unet(64), "adam", (32,), jit=True),
 )
+if SMOKE:
+    CASES = [Case("tiny", tiny, "adam", (8,))]

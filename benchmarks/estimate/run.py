@@ -14,8 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from estimate.cases import CASES, Case
-from machine import RESULTS, write
-from memfit.budgets.isolation import isolated
+from machine import RESULTS, isolated, write
 from memfit.estimation.estimating import estimate
 from memfit.estimation.recording.specs import spec_of
 from memfit.tables import table
@@ -39,7 +38,7 @@ def measured(position: int, batch: int) -> int:
 def under(position: int, batch: int, memory: int) -> int | None:
     """The peak of five steps in an arena of that size; None where they do not complete."""
     try:
-        return isolated(measured, position, batch, memory=memory, timeout=300)
+        return isolated(measured, position, batch, memory=memory)
     except Exception as error:
         print(f"    under a cap of {memory / MIB:.0f} MiB: {type(error).__name__}", flush=True)
         return None
@@ -58,7 +57,7 @@ def figures(case: Case) -> list[dict[str, Any]]:
         guess = first.at(batch)
         peak = int(guess.peak)
         further = time.perf_counter() - begin
-        truth = isolated(measured, position, batch, memory="16GiB", timeout=300)
+        truth = isolated(measured, position, batch, memory="16GiB")
         capped = under(position, batch, int(guess.needed))
         rows.append(
             {

@@ -11,8 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from machine import write
-from memfit import isolated
+from machine import SMOKE, isolated, write
 from memfit.tables import table
 
 ARENA = "8GiB"
@@ -22,6 +21,8 @@ JOBS = [
     ("ViT", 32, (16, 8)),
     ("VGG19", 16, (4,)),
 ]
+if SMOKE:
+    JOBS = [("tiny", 16, (8,))]
 
 
 def measure(name: str, batch: int, part: int | None) -> dict[str, float]:
@@ -75,7 +76,7 @@ def main() -> None:
             )
     head = ["model", "batch", "micro-batch", "peak", "", "step", "", "first step"]
     print(table(rows, head=head, right=[1, 2, 3, 4, 5, 6, 7]))
-    print(f"Written to {write('fit-micro-batches', figures).relative_to(Path.cwd())}")
+    print(f"Written to {write('fit-micro-batches', figures)}")
 
 
 if __name__ == "__main__":

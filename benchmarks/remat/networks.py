@@ -2,7 +2,9 @@
 
 from typing import Any
 
-BATCHES = {"ResNet50": 32, "MobileNetV2": 32, "ViT": 64, "U-Net": 16}
+from machine import SMOKE
+
+BATCHES = {"tiny": 4} if SMOKE else {"ResNet50": 32, "MobileNetV2": 32, "ViT": 64, "U-Net": 16}
 
 
 def build(name: str) -> Any:
@@ -10,11 +12,24 @@ def build(name: str) -> Any:
     import keras
 
     options = {"weights": None, "input_shape": (128, 128, 3), "classes": 10, "classifier_activation": None}
+    if name == "tiny":
+        return tiny()
     if name == "ResNet50":
         return keras.applications.ResNet50(**options)
     if name == "MobileNetV2":
         return keras.applications.MobileNetV2(**options)
     return vit() if name == "ViT" else u_net()
+
+
+def tiny() -> Any:
+    """A few layers, for smoke runs."""
+    import keras
+    from keras import layers
+
+    x = image = keras.Input((128, 128, 3))
+    for _ in range(3):
+        x = layers.Activation("relu")(layers.BatchNormalization()(layers.Conv2D(4, 3, strides=2)(x)))
+    return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 
 def u_net() -> Any:

@@ -14,14 +14,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from networks import BATCHES, build
 
-from machine import RESULTS, write
-from memfit.budgets.isolation import isolated
+from machine import RESULTS, SMOKE, isolated, write
 from memfit.sizes import Size
 from memfit.tables import table
 
-STEPS = 4
+STEPS = 1 if SMOKE else 4
 # Of what stock Keras needs.
-PART = 0.5
+PART = 2.0 if SMOKE else 0.5
 
 
 def job(name: str) -> tuple[Any, Any, Any]:

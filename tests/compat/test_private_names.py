@@ -11,12 +11,26 @@ import pytest
 
 from compat import test_keras_layers
 from compat.canaries import CANARIES
-from compat.private_names import COMPAT, private_uses
+from compat.private_names import COMPAT, SOURCE, private_uses
+from memfit.compat.tf_profiles import ALLOCATION, DEALLOCATION
+from memfit.compat.tf_runtime import ARENA_ALLOCATOR
 
 
 def test_private_names_of_other_libraries_are_used_in_compat_only():
     outside = [str(use) for use in private_uses() if use.file.parent != COMPAT]
     assert not outside, "Wrap these in memfit.compat, with a canary in tests/compat:\n" + "\n".join(outside)
+
+
+def test_tensorflows_own_texts_are_in_compat_only():
+    texts = (ARENA_ALLOCATOR, ALLOCATION, DEALLOCATION, "Single-threaded executor")
+    outside = [
+        f"{file}: {text}"
+        for file in SOURCE.rglob("*.py")
+        if file.parent != COMPAT
+        for text in texts
+        if f'"{text}"' in file.read_text()
+    ]
+    assert not outside
 
 
 def test_each_private_name_has_one_wrapper():

@@ -77,6 +77,15 @@ def test_an_op_reads_another_tensor(graph):
         assert session.run(total) == 6.0
 
 
+@canary("tf_graphs.redirect_readers", "Operation._update_input", of="tensorflow")
+def test_all_readers_of_a_tensor_read_another(graph):
+    old = tf.constant(1.0)
+    total = old + old
+    tf_graphs.redirect_readers(old, tf.constant(5.0))
+    with tf.compat.v1.Session() as session:
+        assert session.run(total) == 10.0
+
+
 @canary("tf_graphs.clone", "Graph._create_op_internal", of="tensorflow")
 def test_an_op_is_copied_in_its_graph_with_other_inputs(graph):
     total = tf.constant(1.0) + tf.constant(2.0)

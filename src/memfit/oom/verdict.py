@@ -2,6 +2,7 @@
 
 import re
 
+from memfit.compat.tf_runtime import ARENA_ALLOCATOR
 from memfit.oom.allocator import Chunks, Failure, read_failures
 from memfit.oom.buffers import read_buffers
 from memfit.oom.explanation import Explanation, Held
@@ -9,7 +10,6 @@ from memfit.oom.request import Request, node_of, read_request, tensor_of
 from memfit.oom.symptoms import device_memory, find_symptom, killed_at, killed_resident
 from memfit.sizes import Size
 
-_ARENA = "bfc_cpu_allocator_for_gpu"
 _HOST_ALLOCATORS = re.compile(r"^(cpu|mklcpu|gpu_host_bfc|cuda_host_bfc)$")
 _ERROR = re.compile(
     r"OOM when allocating|Out of memory while trying|Failed to allocate memory for the batch|Dst tensor"
@@ -71,7 +71,7 @@ def _choose_decisive(failures: list[Failure], lines: list[str], node: str) -> Fa
 
 
 def _name_device(allocator: str, device: str) -> str:
-    if allocator == _ARENA:
+    if allocator == ARENA_ALLOCATOR:
         return "arena"
     if _HOST_ALLOCATORS.match(allocator):
         return "host"
