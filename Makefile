@@ -20,9 +20,8 @@ $(VENV)/installed: pyproject.toml constraints.txt
 demo: $(VENV)/installed  ## train in a small arena: stock Keras, then memfit
 	@$(BIN)/python examples/demo.py
 
-# Three workers for two cores: TensorFlow waits 10 s before it fails an allocation. A worker that has nothing left
-# takes tests from another, so no long file is the last.
-PARALLEL := -n 3 --dist worksteal
+# Three workers for two cores: TensorFlow waits 10 s before it fails an allocation. tests/conftest.py has the order.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/installed  ## all tests (CI runs them, and `make check`)
 	@$(BIN)/python -m pytest $(PARALLEL)

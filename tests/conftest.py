@@ -3,11 +3,38 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import cloudpickle
 import pytest
 
 os.environ["MEMFIT_CACHE"] = "0"  # an estimate is made, not remembered, unless a test is about that
+
+# A worker takes whole files, because recordings are shared in them. The longest come first, so that none of them is
+# what all others wait for in the end.
+_LONGEST = (
+    "planning/test_planning.py",
+    "estimation/test_estimate.py",
+    "test_benchmarks.py",
+    "training/test_guard.py",
+    "training/test_fitting.py",
+    "steps/test_micro_batches.py",
+    "survival/test_supervising.py",
+    "survival/test_resuming.py",
+    "steps/test_rematerialisation.py",
+    "test_docs.py",
+    "planning/test_explaining.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the tests of the longest files first."""
+
+    def place(item: pytest.Item) -> int:
+        name = str(item.path.relative_to(Path(__file__).parent))
+        return _LONGEST.index(name) if name in _LONGEST else len(_LONGEST)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -73,29 +73,30 @@ def test_an_exit_without_a_result_is_a_death_too() -> None:
 
 def test_a_timeout_ends_the_whole_process_group(tmp_path: Path) -> None:
     def starts_another(file: Path) -> None:
-        other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
         file.write_text(str(other.pid))
-        time.sleep(60)
+        time.sleep(3600)
 
-    with pytest.raises(TimeoutError, match=r"within 1\.5 s"):
-        isolated(starts_another, tmp_path / "pid", timeout=1.5)
+    with pytest.raises(
+        TimeoutError, match="within 5 s"
+    ):  # a loaded machine starts an interpreter in this time
+        isolated(starts_another, tmp_path / "pid", timeout=5)
     pid = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 5
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline, "the grandchild is still alive"
-        time.sleep(0.05)
+        time.sleep(0.05)  # pytest's own timeout ends this if the grandchild stays alive
 
 
 def test_a_forked_grandchild_that_stays_alive_does_not_hold_the_result_back() -> None:
-    def forks() -> str:
-        if os.fork() == 0:
-            time.sleep(60)
+    def forks() -> int:
+        grandchild = os.fork()
+        if grandchild == 0:
+            time.sleep(3600)
             os._exit(0)
-        return "done"
+        return grandchild
 
-    begun = time.monotonic()
-    assert isolated(forks) == "done"
-    assert time.monotonic() - begun < 8
+    grandchild = psutil.Process(isolated(forks))
+    assert grandchild.is_running()
+    grandchild.kill()
 
 
 def test_what_cannot_be_sent_is_refused_with_a_remedy() -> None:

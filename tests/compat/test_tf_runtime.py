@@ -54,7 +54,7 @@ def arena() -> dict[str, Any]:
         "TF_ENABLE_ONEDNN_OPTS": "0",
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
-    return run_isolated(in_an_arena, (), environment=environment, timeout=250.0, stderr=subprocess.DEVNULL)
+    return run_isolated(in_an_arena, (), environment=environment, stderr=subprocess.DEVNULL)
 
 
 @canary("tf_runtime.is_initialised", "context.Context._initialized", of="tensorflow")

@@ -64,7 +64,7 @@ def peaks() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, float]:
-    return isolated(peaks, memory="2GiB", timeout=200)
+    return isolated(peaks, memory="2GiB")
 
 
 def test_a_step_takes_a_part_s_memory_and_one_copy_of_the_gradients(found: dict[str, float]) -> None:
