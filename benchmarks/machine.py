@@ -23,6 +23,7 @@ from memfit.budgets.arena import arena_environment
 _SECONDS = 1800.0
 SMOKE = "--smoke" in sys.argv
 RESULTS = Path(__file__).parent / "results"
+os.environ["MEMFIT_CACHE"] = "0"  # a figure is measured, not remembered
 if SMOKE:
     sys.argv.remove("--smoke")
     RESULTS = Path(tempfile.mkdtemp(prefix="memfit-smoke-"))

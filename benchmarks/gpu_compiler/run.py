@@ -23,11 +23,11 @@ from gpu_compiler.until_buffers import compiled_until_buffers
 from machine import RESULTS, write
 from memfit.budgets.gpu_table import gpu
 from memfit.estimation.estimating import estimate
-from memfit.estimation.gpu_compiler.cache import remembered
+from memfit.estimation.gpu_compiler.cache import load_or_compile
 from memfit.estimation.gpu_compiler.compiled import Compiled
 from memfit.estimation.gpu_compiler.curve import Curve
 from memfit.estimation.gpu_compiler.installed import compiler_version
-from memfit.estimation.gpu_compiler.lowering import Lowered, lowered
+from memfit.estimation.gpu_compiler.lowering import Lowered, lower_step
 from memfit.estimation.gpu_compiler.source import CompiledSource, CompiledStep, Parts
 from memfit.estimation.recording.sending import packed
 from memfit.estimation.recording.specs import spec_of
@@ -94,7 +94,7 @@ class Training:
         """The step as HLO."""
         if (lever, batch) not in self.lowered:
             payload = packed(self.model, self.spec)
-            self.lowered[lever, batch] = lowered(payload, self.build(lever), batch, "train")
+            self.lowered[lever, batch] = lower_step(payload, self.build(lever), batch, "train")
         return self.lowered[lever, batch]
 
     def estimate(self, lever: Lever, batch: int, target: str) -> CompiledStep:
@@ -105,7 +105,7 @@ class Training:
 
         def compile_at(size: int) -> Compiled:
             hlo = self.hlo(lever, size).hlo
-            return remembered(
+            return load_or_compile(
                 hlo, specs.target, self.version, lambda: compiled_until_buffers(hlo, specs.target)
             )
 

@@ -25,11 +25,11 @@ _ALLOCATION = re.compile(r"^allocation \d+: size (\d+), (.*)$", re.MULTILINE)
 
 
 def compiled_until_buffers(hlo: bytes, target: str) -> Compiled:
-    """Does what `compiling.compiled` does, and leaves the rest to it where it comes to nothing."""
+    """Does what `compiling.compile_hlo` does, and leaves the rest to it where it comes to nothing."""
     for flags in (compiling._FLAGS, f"{compiling._FLAGS} {compiling._NO_TRITON}"):
         if (found := _tried(hlo, target, flags)) is not None:
             return found
-    return compiling.compiled(hlo, target)
+    return compiling.compile_hlo(hlo, target)
 
 
 def _tried(hlo: bytes, target: str, flags: str) -> Compiled | None:

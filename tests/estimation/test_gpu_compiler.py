@@ -4,7 +4,7 @@ import pytest
 
 from memfit.estimation.estimating import estimate
 from memfit.estimation.gpu_compiler.cache import cache_folder
-from memfit.estimation.gpu_compiler.compiling import compiled
+from memfit.estimation.gpu_compiler.compiling import compile_hlo
 from memfit.estimation.gpu_compiler.installed import compiler_version
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
 
@@ -202,9 +202,9 @@ def test_a_model_that_xla_cannot_compile_is_recorded_and_the_reason_told(own_cac
 
 def test_a_compiler_that_takes_too_long_or_gets_nonsense_is_told_in_one_sentence():
     with pytest.raises(NotCompiled, match=r"more than 0\.5 s"):
-        compiled(b"", "", timeout=0.5)
+        compile_hlo(b"", "", timeout=0.5)
     with pytest.raises(NotCompiled, match="refused"):
-        compiled(b"no module", "no target")
+        compile_hlo(b"no module", "no target")
 
 
 def test_a_gpu_that_the_compiler_refuses_is_recorded_and_the_nearest_named(own_cache):

@@ -11,7 +11,7 @@ from memfit.budgets.device_specs import all_specs, user_folder
 from memfit.budgets.gpu_table import gpu
 from memfit.errors import InvalidInput
 from memfit.estimation.estimate import Estimate
-from memfit.estimation.gpu_compiler.cache import cache_folder, remembered
+from memfit.estimation.gpu_compiler.cache import cache_folder, load_or_compile
 from memfit.estimation.gpu_compiler.compiled import Compiled, Kernel, Living
 from memfit.estimation.gpu_compiler.curve import Curve
 from memfit.estimation.gpu_compiler.memory_map import read as read_memory
@@ -204,13 +204,13 @@ def test_figures_are_kept_on_disk_for_the_same_step_target_and_version(tmp_path,
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compiler = Compiler(lambda batch: batch)
     for _ in range(2):
-        assert remembered(b"step", "a100", "1", lambda: compiler(8)) == compiler(8)
+        assert load_or_compile(b"step", "a100", "1", lambda: compiler(8)) == compiler(8)
     assert len(compiler.asked) == 3  # one was compiled, two were asked for to compare
-    remembered(b"step", "a100", "2", lambda: compiler(9))
+    load_or_compile(b"step", "a100", "2", lambda: compiler(9))
     assert compiler.asked[-1] == 9
     for file in cache_folder().iterdir():
         file.write_text("{")  # damaged: compiled again
-    remembered(b"step", "a100", "2", lambda: compiler(10))
+    load_or_compile(b"step", "a100", "2", lambda: compiler(10))
     assert compiler.asked[-1] == 10
 
 

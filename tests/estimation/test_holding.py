@@ -1,7 +1,7 @@
 """Whose value a buffer holds that outlives its step."""
 
 from memfit.estimation.recording.trace import Event
-from memfit.estimation.replay.holding import Holding, made_anew
+from memfit.estimation.replay.holding import Holding, match_remade_state
 
 
 def _event(op: str, size: int = 512, address: int = 0, *, freed: bool = False) -> Event:
@@ -29,5 +29,5 @@ def test_a_variable_whose_first_buffer_dies_is_the_one_that_a_new_op_of_that_siz
 def test_an_optimizers_state_that_is_made_anew_has_the_buffers_it_had():
     alive = {7: 30}
     start = (_event("", address=1), _event("", address=2), _event("", address=7, freed=True))
-    made_anew(start, [10, 11], alive)
+    match_remade_state(start, [10, 11], alive)
     assert alive == {1: 10, 2: 11}

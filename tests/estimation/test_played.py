@@ -1,5 +1,6 @@
 """What of a recorded script is replayed at a batch size."""
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -113,3 +114,9 @@ def test_the_margin_is_larger_where_orders_of_ops_differ():
     steady, varied = [100] * 16, [100] + [90] * 14 + [140]
     assert 0.05 <= margin(steady) < 0.07
     assert margin(varied) > margin(steady) + 0.03
+
+
+def test_a_source_that_was_asked_can_be_kept_on_disk():
+    source = RecordedSource(_script([[(0, MIB)]] * 6), "", 0, (2, 4))
+    needed = source.at(8).needed
+    assert pickle.loads(pickle.dumps(source)).at(8).needed == needed

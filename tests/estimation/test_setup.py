@@ -12,7 +12,7 @@ from memfit.estimation.replay.allocator import ADDRESS, BEFORE, OWNER, Chunk
 from memfit.estimation.replay.capped import completes
 from memfit.estimation.replay.played import Played
 from memfit.estimation.replay.replay import Replay
-from memfit.estimation.replay.script_builder import script_of
+from memfit.estimation.replay.script_builder import build_script
 
 MIB = 2**20
 ARENA = 128 * MIB
@@ -86,10 +86,10 @@ def test_what_a_step_sets_up_lies_where_the_real_allocator_has_it(one_region: bo
     assert fits == one_region  # regions of 2 to 32 MiB have no room for it
     step = (*step, Event(1, LARGE, LARGE, "", "", "", freed=False), Event(1, LARGE, LARGE, "", "", "", True))
     small = tuple(event for event in step if event.requested != LARGE)
-    script = script_of(_recording(setup, step))
+    script = build_script(_recording(setup, step))
     assert (script.region_at is not None) == one_region
     assert completes(Played(script, 2), ARENA) == fits
-    replay = Replay(Played(script_of(_recording(setup, small)), 2), ARENA)
+    replay = Replay(Played(build_script(_recording(setup, small)), 2), ARENA)
     replay.step(0)
     chunks = [chunk for kept in replay.kept.values() for chunk in kept.values()]
     real = {event.requested: event.address for event in (*setup, *step) if not event.freed}
@@ -110,7 +110,7 @@ def test_a_step_replaces_a_variable_that_its_setup_made_whatever_its_address_is_
     setup = (_event(1, 4 * MIB), _event(2, MIB), _event(1, 4 * MIB, freed=True))
     step = (_event(7, MIB, op="update"), _event(9, MIB, freed=True))
     buffer = Variable("gradient", "gradients", MIB, False, event=1)
-    script = script_of(_recording(setup, step, buffer))
+    script = build_script(_recording(setup, step, buffer))
     assert script.variables == 0  # none of them is Keras's own
     replay = Replay(Played(script, 2))
     assert replay.allocator.in_use == MIB
@@ -121,6 +121,8 @@ def test_a_step_replaces_a_variable_that_its_setup_made_whatever_its_address_is_
 
 
 def test_a_buffer_for_gradients_that_was_empty_at_first_is_there_after_the_setup():
-    script = script_of(_recording((_event(1, 256),), (), Variable("gradient", "gradients", MIB // 2, False)))
+    script = build_script(
+        _recording((_event(1, 256),), (), Variable("gradient", "gradients", MIB // 2, False))
+    )
     assert script.variables == 0
     assert Replay(Played(script, 2)).allocator.in_use == MIB // 2 + 256

@@ -14,7 +14,7 @@ from memfit.errors import CannotTell, InvalidInput, ProcessDied
 from memfit.estimation.cache import is_on, remembered
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.fingerprint import fingerprint
-from memfit.estimation.gpu_compiler.asking import compiled_estimate, doubt
+from memfit.estimation.gpu_compiler.asking import describe_doubt, estimate_with_compiler
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
 from memfit.estimation.optimizers import optimizers_of
 from memfit.estimation.recording.record import record
@@ -24,7 +24,7 @@ from memfit.estimation.recording.specs import spec_of
 from memfit.estimation.recording.step import Build
 from memfit.estimation.replay.recorded import RecordedSource
 from memfit.estimation.replay.replay import no_collection
-from memfit.estimation.replay.script_builder import script_of
+from memfit.estimation.replay.script_builder import build_script
 
 # A quarter of the batch asked about shows what depends on it, and the order in which ops of that size run; what a
 # step of it would take too long for is left out while recording.
@@ -92,9 +92,9 @@ class Recorder:
         not_compiled = ""
         if self._card is not None:
             try:
-                return compiled_estimate(self._model, self._payload, build, batch_size, self._card)
+                return estimate_with_compiler(self._model, self._payload, build, batch_size, self._card)
             except NotCompiled as reason:
-                not_compiled = f"; not compiled for {self._card.name}: {reason}{doubt(self._model)}"
+                not_compiled = f"; not compiled for {self._card.name}: {reason}{describe_doubt(self._model)}"
 
         def estimate_phase(phase: str, others: Any) -> Estimate:
             builder = build if phase == "train" else None
@@ -120,7 +120,7 @@ class Recorder:
     def _make_source(self, build: Build | None, batch_size: int, phase: str) -> RecordedSource:
         with no_collection():
             recording = self._record(build, batch_size, phase)
-            script = script_of(recording, *self._optimizers)
+            script = build_script(recording, *self._optimizers)
         return RecordedSource(
             script,
             _describe(recording),

@@ -1,4 +1,4 @@
-"""`compiled_estimate`: from a packed model and a GPU to what its compiler says."""
+"""`estimate_with_compiler`: from a packed model and a GPU to what its compiler says."""
 
 import logging
 from functools import cache
@@ -8,12 +8,12 @@ from memfit.budgets.device_specs import Specs
 from memfit.budgets.gpu_table import GPU, nearest
 from memfit.compat import keras_layers
 from memfit.estimation.estimate import Estimate
-from memfit.estimation.gpu_compiler.cache import remembered
+from memfit.estimation.gpu_compiler.cache import load_or_compile
 from memfit.estimation.gpu_compiler.compiled import Compiled
-from memfit.estimation.gpu_compiler.compiling import compiled
+from memfit.estimation.gpu_compiler.compiling import compile_hlo
 from memfit.estimation.gpu_compiler.curve import Curve
 from memfit.estimation.gpu_compiler.installed import compiler_version
-from memfit.estimation.gpu_compiler.lowering import Lowered, lowered
+from memfit.estimation.gpu_compiler.lowering import Lowered, lower_step
 from memfit.estimation.gpu_compiler.refusal import NotCompiled, Refused
 from memfit.estimation.gpu_compiler.source import CompiledSource, Parts
 from memfit.estimation.recording.step import Build
@@ -21,7 +21,9 @@ from memfit.estimation.recording.step import Build
 _log = logging.getLogger("memfit")
 
 
-def compiled_estimate(model: Any, payload: bytes, build: Build | None, batch_size: int, gpu: GPU) -> Estimate:
+def estimate_with_compiler(
+    model: Any, payload: bytes, build: Build | None, batch_size: int, gpu: GPU
+) -> Estimate:
     """Compiles a model's training step for a GPU.
 
     Args:
@@ -65,7 +67,7 @@ def compiled_estimate(model: Any, payload: bytes, build: Build | None, batch_siz
     return phase_estimate("train")
 
 
-def doubt(model: Any) -> str:
+def describe_doubt(model: Any) -> str:
     """Says for which layers a recording is known to be far below what XLA takes; an empty text for none.
 
     Of what a loop reads in each time step XLA keeps copies, weights included, which TensorFlow's own loops do not.
@@ -87,7 +89,7 @@ class _Lowering:
         self.last: Lowered
 
     def __call__(self, batch: int) -> bytes:
-        self.last = lowered(self._payload, self._build, batch, self._phase)
+        self.last = lower_step(self._payload, self._build, batch, self._phase)
         return self.last.hlo
 
 
@@ -95,9 +97,9 @@ def _compiled(lower: _Lowering, batch: int, specs: Specs, version: str) -> Compi
     _log.info("tracing the step at batch %d", batch)
     hlo = lower(batch)
     _log.info("compiling it for %s", specs.name)
-    found = remembered(hlo, specs.target, version, lambda: compiled(hlo, specs.target))
-    _log.info("batch %d on %s: %d MiB", batch, specs.name, found.peak // 2**20)
-    return found
+    step = load_or_compile(hlo, specs.target, version, lambda: compile_hlo(hlo, specs.target))
+    _log.info("batch %d on %s: %d MiB", batch, specs.name, step.peak // 2**20)
+    return step
 
 
 def _specs(gpu: GPU) -> Specs:

@@ -20,17 +20,17 @@ def cache_folder() -> Path:
     return disk_cache.cache_folder() / "gpu-compiler"
 
 
-def remembered(hlo: bytes, target: str, version: str, compile_step: Callable[[], Compiled]) -> Compiled:
+def load_or_compile(hlo: bytes, target: str, version: str, compile_step: Callable[[], Compiled]) -> Compiled:
     """Returns the kept figures of a module, target and compiler version, or compiles and keeps them."""
     key = hashlib.sha256("\0".join((_FORM, version, target)).encode() + b"\0" + hlo).hexdigest()
     file = cache_folder() / f"{key}.json"
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # missing, or damaged: compile again
         return Compiled.from_json(json.loads(file.read_text()))
-    found = compile_step()
+    compiled = compile_step()
     with contextlib.suppress(OSError):  # a home that cannot be written to costs time, not the answer
         file.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=file.parent)
         with os.fdopen(descriptor, "w") as stream:
-            json.dump(found.to_json(), stream)
+            json.dump(compiled.to_json(), stream)
         Path(name).replace(file)
-    return found
+    return compiled

@@ -28,7 +28,7 @@ _NO_TRITON = "--xla_gpu_enable_triton_gemm=false"
 _LIVING = 400
 
 
-def compiled(hlo: bytes, target: str, *, timeout: float = _SECONDS) -> Compiled:
+def compile_hlo(hlo: bytes, target: str, *, timeout: float = _SECONDS) -> Compiled:
     """Compiles a serialized HLO module for a described GPU.
 
     Raises:
@@ -36,12 +36,12 @@ def compiled(hlo: bytes, target: str, *, timeout: float = _SECONDS) -> Compiled:
         NotCompiled: If it crashes or takes too long; it says which.
     """
     try:
-        return _compiled(hlo, target, _FLAGS, timeout)
+        return _compile(hlo, target, _FLAGS, timeout)
     except Refused:
-        return _compiled(hlo, target, f"{_FLAGS} {_NO_TRITON}", timeout)
+        return _compile(hlo, target, f"{_FLAGS} {_NO_TRITON}", timeout)
 
 
-def _compiled(hlo: bytes, target: str, flags: str, timeout: float) -> Compiled:
+def _compile(hlo: bytes, target: str, flags: str, timeout: float) -> Compiled:
     with tempfile.TemporaryDirectory(prefix="memfit-xla-") as folder:
         environment = {
             "JAX_PLATFORMS": "cpu",  # its GPU plugin is loaded all the same, and looks for no driver
@@ -65,7 +65,7 @@ def _compiled(hlo: bytes, target: str, flags: str, timeout: float) -> Compiled:
 
 
 def compile_here(hlo: bytes, target: str, folder: str) -> Compiled:
-    """Does the work of `compiled`, in the process for it."""
+    """Does the work of `compile_hlo`, in the process for it."""
     begin = time.perf_counter()
     executable = jax_compiler.compile_for(jax_compiler.stablehlo(hlo), target)
     seconds = time.perf_counter() - begin

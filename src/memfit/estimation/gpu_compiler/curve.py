@@ -43,16 +43,16 @@ class Curve:
     def compiled(self, batch: int) -> Figures:
         """Returns the figures of a batch size as compiled."""
         if batch not in self.known:
-            found = self._compile(batch)
+            compiled = self._compile(batch)
             self.known[batch] = Figures(
-                arguments=found.arguments,
-                results=found.outputs - found.alias,
-                temporaries=found.temporaries,
-                workspace=found.workspace,
-                buffers=found.buffers,
-                seconds=least_seconds(found.kernels, self._specs),
+                arguments=compiled.arguments,
+                results=compiled.outputs - compiled.alias,
+                temporaries=compiled.temporaries,
+                workspace=compiled.workspace,
+                buffers=compiled.buffers,
+                seconds=least_seconds(compiled.kernels, self._specs),
                 compiled=True,
-                living=found.living,
+                living=compiled.living,
             )
         return self.known[batch]
 

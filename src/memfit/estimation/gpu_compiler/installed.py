@@ -14,15 +14,15 @@ def compiler_version() -> str:
     Raises:
         NotCompiled: If it is not installed, or its parts do not belong together.
     """
-    found: dict[str, str] = {}
+    versions_of: dict[str, str] = {}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions_of[package] = version(package)
         except PackageNotFoundError:
             raise NotCompiled(
                 f"the GPU compiler is not installed; {INSTALL} would give the compiler's own figures for this GPU"
             ) from None
-    if len(set(found.values())) > 1:
-        versions = ", ".join(f"{package} {number}" for package, number in found.items())
+    if len(set(versions_of.values())) > 1:
+        versions = ", ".join(f"{package} {number}" for package, number in versions_of.items())
         raise NotCompiled(f"the compiler's parts are of different versions ({versions}); {INSTALL}")
-    return f"jaxlib {found['jaxlib']}"
+    return f"jaxlib {versions_of['jaxlib']}"

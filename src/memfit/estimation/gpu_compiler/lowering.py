@@ -40,7 +40,7 @@ class Lowered:
     layers: tuple[str, ...]
 
 
-def lowered(payload: bytes, build: Build | None, batch: int, phase: str) -> Lowered:
+def lower_step(payload: bytes, build: Build | None, batch: int, phase: str) -> Lowered:
     """Lowers a phase of the packed (model, spec) at a batch size, in another process.
 
     Args:
@@ -72,7 +72,7 @@ def lowered(payload: bytes, build: Build | None, batch: int, phase: str) -> Lowe
 
 
 def lower_here(payload: bytes, build: Build | None, batch: int, phase: str) -> Lowered:
-    """Does the work of `lowered`, in the process for it."""
+    """Does the work of `lower_step`, in the process for it."""
     import keras
 
     model, (spec,) = unpacked(payload)
@@ -96,9 +96,9 @@ def lower_here(payload: bytes, build: Build | None, batch: int, phase: str) -> L
 
 
 def _leaves(structure: Any) -> list[Any]:
-    found: list[Any] = []
-    mapped(found.append, structure)
-    return found
+    leaves: list[Any] = []
+    mapped(leaves.append, structure)
+    return leaves
 
 
 def _bytes(shape: Any, dtype: str) -> int:

@@ -37,14 +37,14 @@ class MemoryMap:
 
     def at(self, time: int) -> list[Temporary]:
         """Lists what is in use while an instruction runs; of those in one place the largest."""
-        found: list[Temporary] = []
+        temporaries: list[Temporary] = []
         end = 0
         there = (each for each in self.temporaries if each.begin <= time <= each.end)
         for each in sorted(there, key=lambda each: (each.offset, -each.bytes)):
             if each.offset + each.bytes > end:
-                found.append(each)
+                temporaries.append(each)
                 end = each.offset + each.bytes
-        return found
+        return temporaries
 
     def fullest(self) -> int:
         """Returns the time at which most is in use."""
@@ -72,12 +72,12 @@ def read(assignment: str, live_ranges: str) -> MemoryMap:
         (name, index or "{}"): (int(begin), int(end))
         for name, index, begin, end in _RANGE.findall(rest.partition("Live ranges at")[0])
     }
-    found: list[Temporary] = []
+    temporaries: list[Temporary] = []
     base = 0
     for size, values in _BLOCK.findall(assignment):
         for name, index, bytes_, offset in _VALUE.findall(values):
             if (name, index or "{}") in lives:
                 begin, end = lives[name, index or "{}"]
-                found.append(Temporary(name, base + int(offset), int(bytes_), begin, end))
+                temporaries.append(Temporary(name, base + int(offset), int(bytes_), begin, end))
         base += int(size)
-    return MemoryMap(tuple(found), {name: int(place) for place, name in _PLACE.findall(order)})
+    return MemoryMap(tuple(temporaries), {name: int(place) for place, name in _PLACE.findall(order)})

@@ -48,7 +48,7 @@ class BFC:
         self.in_use = 0
         self.peak = 0
         self.reserved = 0
-        self._region = min(rounded(limit), _FIRST_REGION)
+        self._region = min(round_up(limit), _FIRST_REGION)
         # The bins of the original only speed up the same search.
         self._free: list[int] = []
         self._at: dict[int, Chunk] = {}
@@ -61,7 +61,7 @@ class BFC:
             OutOfMemory: If no free chunk is large enough and the limit allows no region that would be.
         """
         held: list[Chunk | None] = [None]
-        self.serve((0,), (rounded(requested),), held, {})
+        self.serve((0,), (round_up(requested),), held, {})
         (chunk,) = held
         assert chunk is not None
         return chunk
@@ -82,7 +82,7 @@ class BFC:
 
         Args:
             codes: Births and deaths.
-            sizes: Bytes that allocation n asks for, as `rounded`.
+            sizes: Bytes that allocation n asks for, as `round_up` gives them.
             held: The chunk of allocation n, or None; changed.
             kept: Chunks from before, by the bytes asked for and by whose value they hold; one of them is taken back
                 where an allocation dies that is not held. Changed.
@@ -107,21 +107,21 @@ class BFC:
                         raise OutOfMemory(position)
                     place = bisect_left(free, size << _ADDRESS_BITS)
                 chunk = at.pop(free.pop(place))
-                found = chunk[SIZE]
-                if found >= 2 * size or found - size >= _LARGEST_WASTE:
+                chunk_size = chunk[SIZE]
+                if chunk_size >= 2 * size or chunk_size - size >= _LARGEST_WASTE:
                     after = chunk[_AFTER]
-                    address, left = chunk[ADDRESS] + size, found - size
+                    address, left = chunk[ADDRESS] + size, chunk_size - size
                     key = left << _ADDRESS_BITS | address
                     at[key] = rest = [left, address, chunk, after, True, None, key]
                     if after is not None:
                         after[BEFORE] = rest
                     chunk[_AFTER] = rest
-                    chunk[SIZE] = found = size
+                    chunk[SIZE] = chunk_size = size
                     insort(free, key)
                 chunk[FREE] = False
                 chunk[OWNER] = code
                 held[code] = chunk
-                in_use += found
+                in_use += chunk_size
                 if in_use > highest:
                     highest, where = in_use, position
                 continue
@@ -180,6 +180,6 @@ class BFC:
         return True
 
 
-def rounded(size: Any) -> Any:
+def round_up(size: Any) -> Any:
     """Returns what the allocator makes of a request, or of a NumPy array of them; not less than 256 bytes."""
     return -(-(size + (size == 0)) // _ROUNDING) * _ROUNDING

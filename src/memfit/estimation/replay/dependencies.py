@@ -37,7 +37,7 @@ class Dependencies:
                 after[before] |= after[name]
                 readers[before] |= reading
         self.bits, self.after, self.readers = (
-            [found.get(nodes[op], 0) for op in ops] for found in (bits, after, readers)
+            [by_node.get(nodes[op], 0) for op in ops] for by_node in (bits, after, readers)
         )
 
 

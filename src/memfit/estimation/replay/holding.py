@@ -45,7 +45,7 @@ class Holding:
         return tuple(self._known.get(index, index) for index in range(count))
 
 
-def made_anew(start: Iterable[Event], state: Sequence[int], alive: dict[int, int]) -> None:
+def match_remade_state(start: Iterable[Event], state: Sequence[int], alive: dict[int, int]) -> None:
     """Lets the buffers of the optimizer's state, which is made anew as it was before, be what they were then."""
     buffers = iter(state)
     for event in start:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
-from memfit.estimation.replay.allocator import rounded
+from memfit.estimation.replay.allocator import round_up
 from memfit.estimation.replay.events import death_of
 
 # What TensorFlow knows a variable by.
@@ -52,4 +52,4 @@ def lay_out(variables: Sequence[int], random: Set[int]) -> Layout:
             shape = make(4)
             codes += [index, death_of(shape)]
         make(_HANDLE)
-    return Layout(codes, [rounded(size) for size in sizes])
+    return Layout(codes, [round_up(size) for size in sizes])

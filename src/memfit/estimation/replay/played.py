@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from memfit.estimation.recording.recording import STEPS
-from memfit.estimation.replay.allocator import rounded
+from memfit.estimation.replay.allocator import round_up
 from memfit.estimation.replay.script import Script
 
 # Births and deaths to replay, three quarters of a microsecond each: another batch is to take tens of milliseconds.
@@ -47,7 +47,7 @@ class Played:
     def __init__(self, script: Script, batch: int) -> None:
         self.script = script
         self._asked = script.sizes(batch)
-        self._sizes = rounded(self._asked)
+        self._sizes = round_up(self._asked)
         self.asked: list[int] = self._asked.tolist()
         self.sizes: list[int] = self._sizes.tolist()
         self._steps: dict[int, PlayedStep] = {}

@@ -60,6 +60,9 @@ class RecordedSource:
             self._kept[batch] = ReplayedStep(self, batch)
         return self._kept[batch]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_kept": {}}  # on disk the script is enough
+
     def sketch(self, batch: int) -> "ReplayedStep":
         """Predicts a batch size; the same as `at`."""
         return self.at(batch)

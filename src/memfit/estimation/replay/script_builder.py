@@ -7,7 +7,7 @@ from functools import cache
 from memfit.estimation.recording.recording import FOLDED, KEPT_EVENTS, STEPS, Recording, Step, Variable
 from memfit.estimation.recording.trace import Event
 from memfit.estimation.replay.events import death_of
-from memfit.estimation.replay.holding import Holding, made_anew
+from memfit.estimation.replay.holding import Holding, match_remade_state
 from memfit.estimation.replay.naming import Names
 from memfit.estimation.replay.script import Allocation, Script
 from memfit.estimation.replay.sizes import Bytes, askers, size_of, sizes_by_asker
@@ -18,7 +18,7 @@ _TEMPORARY = "temp"
 _ONE_REGION = "memfit_one_region"
 
 
-def script_of(recording: Recording, *optimizers: str) -> Script:
+def build_script(recording: Recording, *optimizers: str) -> Script:
     """Turns a recording into what can be replayed at any batch size.
 
     Args:
@@ -66,7 +66,7 @@ class _ScriptBuilder:
         prepared, ends = len(self._allocations), [len(self._order)]
         for number, step in enumerate(self._steps):
             if 0 < number < len(recording.starts):
-                made_anew(recording.starts[number], state, self._alive)
+                match_remade_state(recording.starts[number], state, self._alive)
             self._add_step(step)
             ends.append(len(self._order))
         return Script(

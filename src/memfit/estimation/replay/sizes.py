@@ -38,12 +38,12 @@ def sizes_by_asker(steps: Iterable[Step | Compiled], fixed: frozenset[str]) -> d
         for event, asker in askers(step.events, step.batch):
             seen[asker][step.batch][event.requested] += 1
             shapes[asker] = event.shape
-    found: dict[Asker, Bytes] = {}
+    sizes: dict[Asker, Bytes] = {}
     for asker, counts in seen.items():
         points = sorted((batch, seen_bytes.most_common(1)[0][0]) for batch, seen_bytes in counts.items())
         polynomial = _polynomial(points) if len(points) > 1 else None
-        found[asker] = polynomial or _from_shape(*points[-1], shapes[asker], fixed)
-    return found
+        sizes[asker] = polynomial or _from_shape(*points[-1], shapes[asker], fixed)
+    return sizes
 
 
 def size_of(
