@@ -279,7 +279,7 @@ def test_a_recording_says_where_xla_is_known_to_take_far_more():
     import keras
     from keras import layers
 
-    from memfit.estimation.gpu_compiler.asking import doubt
+    from memfit.estimation.gpu_compiler.asking import describe_doubt
 
     def recurrent(layer):
         model = keras.Sequential([keras.Input((8, 4)), layer, layers.Dense(1)])
@@ -287,8 +287,8 @@ def test_a_recording_says_where_xla_is_known_to_take_far_more():
         return model
 
     looping = recurrent(layers.Bidirectional(layers.LSTM(4, use_cudnn=False, name="loop")))
-    said = doubt(looping)
+    said = describe_doubt(looping)
     assert all(part in said for part in ("several times", "forward_loop", "backward_loop"))
-    assert doubt(recurrent(layers.SimpleRNN(4, unroll=True))) == ""
-    assert doubt(recurrent(layers.LSTM(4))) == ""  # on cuDNN, which is not XLA's
-    assert doubt(recurrent(layers.Flatten())) == ""
+    assert describe_doubt(recurrent(layers.SimpleRNN(4, unroll=True))) == ""
+    assert describe_doubt(recurrent(layers.LSTM(4))) == ""  # on cuDNN, which is not XLA's
+    assert describe_doubt(recurrent(layers.Flatten())) == ""
