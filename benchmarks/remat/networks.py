@@ -27,8 +27,8 @@ def tiny() -> Any:
     from keras import layers
 
     x = image = keras.Input((128, 128, 3))
-    for _ in range(3):
-        x = layers.Activation("relu")(layers.BatchNormalization()(layers.Conv2D(4, 3, strides=2)(x)))
+    for _ in range(6):
+        x = layers.Activation("relu")(layers.BatchNormalization()(layers.Conv2D(4, 3)(x)))
     return keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 

@@ -20,7 +20,7 @@ from memfit.tables import table
 
 STEPS = 1 if SMOKE else 4
 # Of what stock Keras needs.
-PART = 2.0 if SMOKE else 0.5
+PART = 20.0 if SMOKE else 0.5
 
 
 def job(name: str) -> tuple[Any, Any, Any]:
