@@ -131,12 +131,6 @@ def test_tensorflows_tracking_is_in_attributes_that_begin_so():
     assert set(vars(layer)) - own <= tracking
 
 
-@canary("tf_runtime.skip_idle_passes", "context.Context._config", of="tensorflow")
-def test_passes_are_left_out_from_then_on(own_options):
-    tf_runtime.skip_idle_passes()
-    assert "layout_optimizer: OFF" in own_options()
-
-
 @canary(
     "tf_runtime.optimise_once", "context.Context._config", "Context.function_call_options", of="tensorflow"
 )

@@ -22,19 +22,6 @@ def is_initialised() -> bool:
     return "tensorflow" in sys.modules and bool(_eager().context()._initialized)
 
 
-def skip_idle_passes() -> None:
-    """Lets TensorFlow leave out what it tries in vain with functions on a CPU, to save half a second of ten.
-
-    Layouts are only changed for GPUs, and the memory's pass only moves something where four fifths of it are taken.
-    """
-
-    def skip(options: Any) -> None:
-        options.layout_optimizer = options.OFF
-        options.memory_optimization = options.NO_MEM_OPT
-
-    _rewrite(skip)
-
-
 def optimise_once() -> None:
     """Lets TensorFlow go over functions that are called from now on once instead of twice, to save a second.
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from memfit.compat.keras_layers import all_layers
 from memfit.compat.keras_optimizers import know_own_variables
-from memfit.compat.tf_runtime import skip_idle_passes
 from memfit.estimation.optimizers import optimizers_of
 from memfit.estimation.recording.batches import batch_of, ladder
 from memfit.estimation.recording.failures import op_failures
@@ -50,7 +49,6 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
     gc.disable()  # it would look through the ten thousands of objects of a graph again and again, a second in all
     begin = time.monotonic()
     model, (spec,) = unpacked(payload)
-    skip_idle_passes()
     optimizers = optimizers_of(model)
     for optimizer in optimizers:
         know_own_variables(optimizer)
