@@ -228,12 +228,12 @@ def test_a_script_trains_where_nothing_can_be_told_of_it_and_sees_only_its_own_f
 
 BROKEN = """
 import keras, numpy as np
-import memfit.planning.planning
+import memfit.training.plan_choice
 
-def search(*args, **kwargs):
+def make_plan(*args, **kwargs):
     raise KeyError("a bug")
 
-memfit.planning.planning.search = search
+memfit.training.plan_choice.make_plan = make_plan
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5)])
 model.compile("sgd", "mse", jit_compile=False)
 print(len(model.fit(np.ones((8, 4)), np.ones((8, 5)), verbose=0).history["loss"]))

@@ -377,22 +377,22 @@ def test_a_batch_size_beside_data_in_batches_is_ignored_as_by_keras() -> None:
 
 
 @pytest.fixture
-def broken_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def broken_planning(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug of memfit's own, in the middle of planning."""
 
-    def search(*args: Any, **kwargs: Any) -> Any:
+    def make_plan(*args: Any, **kwargs: Any) -> Any:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("memfit.planning.planning.search", search)
+    monkeypatch.setattr("memfit.training.plan_choice.make_plan", make_plan)
 
 
-@pytest.mark.usefixtures("broken_search")
+@pytest.mark.usefixtures("broken_planning")
 def test_a_bug_in_planning_fails_a_test() -> None:
     with pytest.raises(KeyError, match="a bug"):
         memfit.fit(linear(), X, Y, verbose=0)
 
 
-@pytest.mark.usefixtures("broken_search")
+@pytest.mark.usefixtures("broken_planning")
 def test_a_bug_in_planning_is_a_warning_for_users_and_the_model_trains(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
