@@ -12,9 +12,9 @@ from memfit.steps.rematerialisation.trace import TensorId, Trace
 _SMALL = 1 / 2000
 # Cost per byte above which an op's output is kept rather than computed again, from "keep all" to "keep nothing":
 # 2-3 is an elementwise op, up to 10 a softmax or a pooling, more a convolution or a matrix product.
-THRESHOLDS = (0.0, 4.0, 12.0, 40.0, 120.0, float("inf"))
+THRESHOLDS = (0.0, 4.0, 12.0, 40.0, float("inf"))
 # More places to cut than this, or longer segments, make the choice slow and hardly better.
-_MOST_CUTS = 120
+_MOST_CUTS = 60
 _LONGEST = 30
 
 

@@ -14,9 +14,9 @@ from memfit.steps.rematerialisation.choosing.options import THRESHOLDS
 from memfit.steps.rematerialisation.trace import TensorId
 
 # Changes that a refinement makes at most, and how many it looks at for each.
-_CHANGES, _TRIED = 60, 12
+_CHANGES, _TRIED = 30, 12
 # Tensors that it tries to keep again, the dearest first.
-_KEPT_AGAIN = 60
+_KEPT_AGAIN = 20
 
 
 def refine(ledger: Ledger, choice: Choice, aim: float) -> Choice | None:
