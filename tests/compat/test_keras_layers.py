@@ -22,6 +22,32 @@ def test_all_layers_are_found_the_model_first_and_nested_ones_too(nested):
     assert {"inside", "deep", "last"} <= {layer.name for layer in layers}
 
 
+@canary(
+    "keras_layers.SEED_ATTRIBUTES",
+    "RandomInitializer._init_seed",
+    "SeedGenerator._initial_seed",
+    of="keras",
+)
+def test_seeds_are_kept_where_memfit_leaves_them_out():
+    holders = [
+        keras.layers.Dropout(0.5, seed=7),
+        keras.initializers.HeNormal(7),
+        keras.random.SeedGenerator(7),
+    ]
+    for holder in holders:
+        kept = {name for name, value in vars(holder).items() if type(value) is int and value == 7}
+        assert kept
+        assert kept <= set(keras_layers.SEED_ATTRIBUTES)
+
+
+@canary(
+    "keras_layers.NUMBER_ATTRIBUTES", "Optimizer._trainable_variables_indices", "Function._nodes", of="keras"
+)
+def test_objects_are_known_by_numbers_where_memfit_leaves_them_out(nested):
+    names = {*vars(keras.optimizers.SGD()), *vars(keras.Model(nested.inputs, nested.outputs))}
+    assert set(keras_layers.NUMBER_ATTRIBUTES) <= names
+
+
 @canary("keras_layers.layers_inside", "Layer._layers", of="keras")
 def test_layers_inside_are_the_direct_ones(nested):
     names = {layer.name for layer in keras_layers.layers_inside(nested)}

@@ -10,6 +10,11 @@ from typing import Any
 
 from memfit.compat.tf_graphs import compiles_with_xla
 
+# Where layers, initializers and seed generators keep their seeds.
+SEED_ATTRIBUTES = ("seed", "_init_seed", "_initial_seed")
+# Where Keras knows objects by their numbers in this process.
+NUMBER_ATTRIBUTES = ("_trainable_variables_indices", "_nodes")
+
 
 def is_keras_object(obj: Any) -> bool:
     """Whether `obj` is one of the objects Keras saves: a layer, model, optimizer, metric or loss."""

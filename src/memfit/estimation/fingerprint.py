@@ -9,13 +9,13 @@ from typing import Any
 
 import cloudpickle
 
+from memfit.compat.keras_layers import NUMBER_ATTRIBUTES, SEED_ATTRIBUTES
 from memfit.estimation.recording.sending import Pickler, run_with_deep_stack
 
 # Packages whose versions are part of every key.
 _KNOWN = ("tensorflow", "keras", "numpy", "memfit", "absl", "builtins", "ml_dtypes", "tree", "optree")
-# Seeds and the numbers by which Keras knows objects again say nothing of memory, and differ in every run.
-_SEEDS = frozenset({"seed", "_seed", "_init_seed", "_initial_seed", "_random_seed", "_rng"})
-_NUMBERS = frozenset({"_trainable_variables_indices", "_nodes"})
+# They say nothing of memory, and differ in every run.
+_LEFT_OUT = frozenset({*SEED_ATTRIBUTES, *NUMBER_ATTRIBUTES})
 
 
 def fingerprint(*parts: Any) -> str | None:
@@ -96,7 +96,7 @@ def _is_plain_keras(obj: Any) -> bool:
 
 
 def _without_numbers(state: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in state.items() if name not in _SEEDS | _NUMBERS}
+    return {name: value for name, value in state.items() if name not in _LEFT_OUT}
 
 
 _NO_FACTS = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__"})
