@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from compat.canaries import canary
-from memfit.compat import tf_datasets
+from memfit.compat import tf_datasets, tf_runtime
 
 
 @canary("tf_datasets.dataset_batch_size", "BatchDataset._batch_size", of="tensorflow")
@@ -90,7 +90,8 @@ def test_the_ops_of_a_stages_functions_are_listed():
 def test_the_seeds_of_stages_that_draw_are_read():
     source = tf.data.Dataset.range(9)
     assert tf_datasets.shuffle_seeds(source) is None
-    assert tf_datasets.shuffle_seeds(source.shuffle(3)) == (0, 0)
+    if tf_runtime.global_seed() is None:  # other tests of this process may have set it
+        assert tf_datasets.shuffle_seeds(source.shuffle(3)) == (0, 0)
     assert tf_datasets.shuffle_seeds(source.shuffle(3, seed=4))[1] == 4
     assert tf_datasets.shuffle_seeds(tf.data.Dataset.random(seed=4))[1] == 4
 

@@ -17,7 +17,7 @@ from memfit.planning.job import Job
 from memfit.planning.plan import Plan
 from memfit.planning.recordings import RECORDED_PARTS, Recordings
 from memfit.planning.refusal import refuse
-from memfit.planning.search import search_largest_batch, search_recipe
+from memfit.planning.search import list_recorded, record_tightest, search_largest_batch, search_recipe
 from memfit.sizes import Size
 from memfit.steps.recipe import Recipe
 
@@ -79,6 +79,9 @@ def _search(job: Job, recorder: Recorder) -> Plan:
         batch_size = job.batch_size
         stock = Candidate(Recipe(), Fidelity.EXACT, recordings.need(Recipe(), batch_size), 1.0)
         chosen = choose_best([stock], job.memory) or search_recipe(recordings, batch_size)
+        if chosen is None:
+            record_tightest(recordings, batch_size)
+            chosen = choose_best(list_recorded(recordings, batch_size), job.memory)
     if chosen is None:
         raise refuse(recordings)
     return build_plan(recordings, batch_size, chosen)
