@@ -27,7 +27,9 @@ def _network() -> keras.Model:
     layers = keras.layers
     inputs = x = keras.Input((256, 8))
     for _ in range(6):
-        x = layers.Dropout(0.5)(layers.Dense(256)(x))
+        x = layers.Dense(256)(x)
+        for _ in range(3):
+            x = layers.Dropout(0.5)(x)
     model = keras.Model(inputs, layers.Dense(1)(layers.GlobalAveragePooling1D()(x)))
     model.compile("sgd", "mse", jit_compile=False)
     return model

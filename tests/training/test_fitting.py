@@ -290,7 +290,8 @@ def test_bad_input_is_refused_in_one_sentence_and_leaves_the_model_as_it_was() -
     assert "not both" in refused(model, plan=levers(model, 32), memory="1GiB")
     assert "one batch size" in refused(model, plan=levers(model, 32, 8), batch_size=16)
     assert "the model it was made for" in refused(model, plan=levers(own, 32, 8))
-    assert "at least 1" in refused(model, plan=levers(model, 32, 0))
+    with pytest.raises(memfit.InvalidInput, match="at least 1"):
+        levers(model, 32, 0)
     assert "at least one sample" in refused(model, x=X[:0], y=Y[:0])
     nothing = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8).take(0)
     assert "at least one sample" in refused(model, x=nothing, y=None)

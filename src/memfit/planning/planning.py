@@ -23,6 +23,7 @@ from memfit.steps.recipe import Recipe
 
 # Steps are recorded at a quarter of the batch they are for: larger ones take longer and show no more.
 _LARGEST_RECORDED_FOR = 32
+_applied: list[Any] = []  # changes to the copy of a model that is recorded; let go of, they would be undone
 
 
 def plan(
@@ -99,7 +100,9 @@ def _build(model: Any, recipe: Recipe) -> Any:
     """Builds the step to record, on the copy of the model in the recorder's process."""
     from memfit.steps.train_step import build
 
-    recipe.applied(model).__enter__()  # for good: the copy ends with its process
+    changes = recipe.applied(model)
+    changes.__enter__()
+    _applied.append(changes)  # for good: the copy ends with its process
     return build(model, recipe, parts=None if recipe.micro_batch is None else RECORDED_PARTS)
 
 

@@ -13,6 +13,7 @@ from memfit.planning.candidates import Candidate, judge_fidelity, list_recipes, 
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers import LEVERS
+from memfit.planning.levers.lever import Lever
 from memfit.planning.recorded_step import RecordedStep
 from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import Segments
@@ -62,8 +63,8 @@ class Recordings:
             # Of a recorded batch, the samples that are not in the part being computed wait as well.
             beside = self.inputs * (batch_size - recorded) + self.waiting(batch_size)
             return step.need(recorded) + beside
-        last = next(lever for lever in reversed(LEVERS) if lever.is_used(recipe))
-        return self.need(last.undo(recipe), batch_size) - last.predict_saving(self, recipe, batch_size)
+        lever = self._choose_lever_to_undo(recipe)
+        return self.need(lever.undo(recipe), batch_size) - lever.predict_saving(self, recipe, batch_size)
 
     def activations(self, batch_size: int) -> int:
         """What of the stock step's peak are activations."""
@@ -149,6 +150,14 @@ class Recordings:
         margin = step.need(recorded) - step.peak(recorded)
         filled = 0 if step is self.stock else step.filled(recorded)
         return min(need - margin + filled, int(self.job.memory)), max(0, margin - filled)
+
+    def _choose_lever_to_undo(self, recipe: Recipe) -> Lever:
+        """Chooses the lever without which most is known: recorded if possible, otherwise the last in the list."""
+        used = [lever for lever in reversed(LEVERS) if lever.is_used(recipe)]
+        for lever in used:
+            if _kind(lever.undo(recipe)) == _kind(recipe):  # it is not part of what is recorded
+                return lever
+        return next((lever for lever in used if _kind(lever.undo(recipe)) in self._steps), used[0])
 
     def _step_need(self, recipe: Recipe, at_once: int) -> int:
         """What a step takes when `at_once` samples pass at once."""
