@@ -1,24 +1,32 @@
 """`plan`: what to change so that a training fits."""
 
 import math
+import time
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 from memfit.budgets.budget import budget
 from memfit.budgets.gpu_table import gpu
+from memfit.budgets.nvml import gpus
 from memfit.errors import InvalidInput
+from memfit.estimation.cache import is_on, remembered
 from memfit.estimation.estimate import Estimate
+from memfit.estimation.fingerprint import fingerprint
 from memfit.estimation.recorder import Recorder
+from memfit.estimation.recording.specs import spec_of
 from memfit.planning.bound import upper_bound
 from memfit.planning.build_plan import build_plan, build_stock_plan
 from memfit.planning.candidates import Candidate, choose_best
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
+from memfit.planning.levers import LEVERS
 from memfit.planning.plan import Plan
-from memfit.planning.recordings import RECORDED_PARTS, Recordings
+from memfit.planning.recordings import RECORDED_PARTS, Recordings, held_bytes
 from memfit.planning.refusal import refuse
 from memfit.planning.search import list_recorded, record_tightest, search_largest_batch, search_recipe
 from memfit.sizes import Size
+from memfit.steps.host_arrays import why_not_host_arrays
 from memfit.steps.recipe import Recipe
 
 # Steps are recorded at a quarter of the batch they are for: larger ones take longer and show no more.
@@ -67,7 +75,29 @@ def plan(
         bound = upper_bound(model, max(batch_size, validation_batch_size or 1))
         if bound is not None and bound <= available:
             return build_stock_plan(job, batch_size, bound)
-    with Recorder(model, data, device) as recorder:
+    made, when = remembered(
+        _key(job), lambda: _make(job), about=f"plan, batch {batch_size}, {available}: {model.name}"
+    )
+    if when is None:
+        return made
+    day = time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
+    return replace(made, source=f"planned before ({day}); {made.source}")
+
+
+def _key(job: Job) -> tuple[Any, ...] | None:
+    """Everything that a plan depends on; None where that cannot be told, or nothing is kept."""
+    name = fingerprint(job.model, spec_of(job.model, job.data)) if is_on() else None
+    if name is None:
+        return None
+    data = (held_bytes(job.data), why_not_host_arrays(job.model, job.data))
+    levers = tuple(type(lever).__qualname__ for lever in LEVERS)
+    devices = (job.device, tuple(gpu.name for gpu in gpus()))
+    asked = (job.batch_size, int(job.memory), str(job.allow), job.validation_batch_size)
+    return ("plan", name, data, levers, devices, asked)
+
+
+def _make(job: Job) -> Plan:
+    with Recorder(job.model, job.data, job.device) as recorder:
         return _search(job, recorder)
 
 

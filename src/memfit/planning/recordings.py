@@ -39,7 +39,7 @@ class Recordings:
 
     def __init__(self, job: Job, record: Record) -> None:
         self.job, self._record = job, record
-        self.inputs = _bytes(spec_of(job.model, job.data).batch(1))
+        self.inputs = held_bytes(spec_of(job.model, job.data).batch(1))
         trained = job.model.trainable_variables
         self.gradients = sum(math.prod(weight.shape) * _itemsize(weight) for weight in trained)
         self._on_gpu = job.device is not None or bool(gpus())
@@ -76,7 +76,7 @@ class Recordings:
         """What Keras's input pipeline holds in the device's memory: on a GPU next to nothing, in the arena much."""
         if self._on_gpu:
             return 0
-        return _bytes(self.job.data) + _BATCHES_WAITING * self.inputs * batch_size
+        return held_bytes(self.job.data) + _BATCHES_WAITING * self.inputs * batch_size
 
     def fixed_time(self, batch_size: int) -> float:
         """The time of a step that does not depend on the batch, as a part of the stock step's."""
@@ -186,12 +186,12 @@ def _predicted(segments: Segments, batch_size: int) -> int:
     return (segments.stock_bytes - segments.activation_bytes) * batch_size // segments.batch_size
 
 
-def _bytes(batch: Any) -> int:
+def held_bytes(batch: Any) -> int:
     """Bytes of the arrays in a nested structure; a dataset has none of its own."""
     if isinstance(batch, dict):
-        return sum(map(_bytes, batch.values()))
+        return sum(map(held_bytes, batch.values()))
     if isinstance(batch, tuple | list):
-        return sum(map(_bytes, batch))
+        return sum(map(held_bytes, batch))
     return int(getattr(batch, "nbytes", 0))
 
 

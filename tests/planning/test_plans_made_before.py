@@ -1,0 +1,35 @@
+"""A plan that was made before comes from disk, and only where nothing that it depends on has changed."""
+
+from pathlib import Path
+
+import keras
+import pytest
+
+import memfit
+
+
+def _model(units: int = 512) -> keras.Model:
+    keras.utils.clear_session()
+    layers = [keras.layers.Dense(units, activation="tanh") for _ in range(3)]
+    model = keras.Sequential([keras.Input((512,)), *layers, keras.layers.Dense(1)])
+    model.compile("adam", "mse", jit_compile=False)
+    return model
+
+
+def test_the_second_plan_of_the_same_job_is_the_first_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MEMFIT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    memory = "44MiB"
+    first = memfit.plan(_model(), 2048, memory=memory)
+    assert not first.changes_nothing
+    assert "planned before" not in first.source
+    again = memfit.plan(_model(), 2048, memory=memory)
+    assert "planned before" in again.source
+    assert (again.recipe, again.predicted, again.levers) == (first.recipe, first.predicted, first.levers)
+    for other in (
+        memfit.plan(_model(), 2048, memory="45MiB"),
+        memfit.plan(_model(520), 2048, memory=memory),
+    ):
+        assert "planned before" not in other.source
