@@ -65,7 +65,7 @@ def _describe(lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Fa
     fidelity = lever.fidelity(job)
     if not lever.is_used(recipe):
         why, saving = _explain_unused(lever, job, recipe, batch_size), None
-        if lever.why_not(job) is None and not recipe.is_stock:
+        if not recipe.is_stock and lever.why_not(job) is None:
             saving = lever.advise_saving(facts, job, batch_size)
         return LeverRow(lever.name, fidelity, used=False, why=why, saving=saving)
     saving = cost = None
