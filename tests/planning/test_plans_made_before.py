@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 
 import memfit
@@ -33,3 +34,15 @@ def test_the_second_plan_of_the_same_job_is_the_first_and_says_so(
         memfit.plan(_model(520), 2048, memory=memory),
     ):
         assert "planned before" not in other.source
+
+
+def test_a_plan_of_a_model_that_is_not_built_is_not_kept_because_planning_may_build_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MEMFIT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    data = (np.ones((8, 4), "float32"), np.ones((8, 1), "float32"))
+    for _ in range(2):
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=False)
+        assert "planned before" not in memfit.plan(model, 8, memory="1GiB", data=data).source

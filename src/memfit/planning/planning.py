@@ -86,7 +86,8 @@ def plan(
 
 def _key(job: Job) -> tuple[Any, ...] | None:
     """Everything that a plan depends on; None where that cannot be told, or nothing is kept."""
-    name = fingerprint(job.model, spec_of(job.model, job.data)) if is_on() else None
+    # The search may build a model, and its plan is then for the built one.
+    name = fingerprint(job.model, spec_of(job.model, job.data)) if is_on() and job.model.built else None
     if name is None:
         return None
     data = (held_bytes(job.data), why_not_host_arrays(job.model, job.data))
