@@ -35,6 +35,23 @@ def test_graphs_of_deleted_functions_are_let_go():
     assert graph() is None
 
 
+@canary("tf_graphs.make_variable", "resource_variable_ops.ResourceVariable", of="tensorflow")
+def test_a_function_that_makes_a_variable_is_traced_once():
+    made, traces = [], []
+
+    def count(x):
+        traces.append(x)
+        if not made:
+            with tf.init_scope():
+                made.append(tf_graphs.make_variable(tf.zeros([0])))
+        made[0].assign(x, read_value=False)
+
+    function = tf.function(count, autograph=False).get_concrete_function(tf.TensorSpec([None]))
+    function(tf.constant([1.0, 2.0]))
+    assert len(traces) == 1
+    assert made[0].numpy().tolist() == [1.0, 2.0]
+
+
 @canary("tf_graphs.gradients", "gradients_util._GradientsHelper", of="tensorflow")
 def test_gradients_of_another_graph_are_built_in_the_current_one(graph):
     x = tf.compat.v1.placeholder(tf.float32, [], "x")

@@ -63,6 +63,17 @@ def belong_to(op: Any, forward: Any) -> None:
     op._original_op = forward
 
 
+def make_variable(value: Tensor, shape: Any = None) -> Any:
+    """Makes a variable (of any shape, by default) while a function is traced, unseen by it.
+
+    A function that sees `tf.Variable` make one is traced once more from the start.
+    """
+    import tensorflow as tf
+    from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+    return ResourceVariable(value, shape=tf.TensorShape(shape), trainable=False)
+
+
 def set_input(op: Any, number: int, tensor: Any) -> None:
     """Lets an op that is already in the graph read another tensor."""
     op._update_input(number, tensor)

@@ -1,12 +1,12 @@
 """The gradients of one step, kept where a failure of the update cannot reach them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import tensorflow as tf
 
-from memfit.compat.tf_graphs import run_after
+from memfit.compat.tf_graphs import make_variable, run_after
 
 
 class GradientShelf:
@@ -76,10 +76,11 @@ class GradientShelf:
         Each buffer is freed and taken again at once, so that it is found where it was.
         """
         last: list[Any] = []
+        nothing = empties(self.buffers())
         for number, buffers in self._buffers.items():
             for buffer in buffers:
                 with tf.control_dependencies(last):
-                    last = [buffer.assign(empty(buffer.dtype), read_value=False)]
+                    last = [buffer.assign(nothing[buffer.dtype], read_value=False)]
                 if self.own_buffers and len(buffers) == 1:
                     with tf.control_dependencies(last):
                         last = [buffer.assign(zeros(self._shapes[number], buffer.dtype), read_value=False)]
@@ -91,11 +92,7 @@ class GradientShelf:
             self._shapes[id(weight)] = weight.shape
             with tf.init_scope(), tf.device(weight.value.device):
                 self._buffers[id(weight)] = known = tuple(
-                    tf.Variable(
-                        zeros(weight.shape, part.dtype) if own else empty(part.dtype),
-                        shape=tf.TensorShape(None),
-                        trainable=False,
-                    )
+                    make_variable(zeros(weight.shape, part.dtype) if own else empty(part.dtype))
                     for part in parts
                 )
         return known
@@ -126,3 +123,8 @@ def zeros(shape: Any, dtype: Any) -> Any:
 def empty(dtype: Any) -> Any:
     """An empty tensor."""
     return tf.zeros([0], dtype)
+
+
+def empties(variables: Iterable[tf.Variable]) -> dict[Any, Any]:
+    """An empty tensor for each of the variables' types: one op serves all that are freed."""
+    return {dtype: empty(dtype) for dtype in dict.fromkeys(variable.dtype for variable in variables)}

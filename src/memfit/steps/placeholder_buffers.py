@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.steps.gradients import empty
+from memfit.steps.gradients import empties
 
 # The smallest chunk that the allocator hands out.
 _SMALLEST = 256
@@ -38,9 +38,10 @@ def settle(variables: Sequence[Any], buffers: Sequence[Any]) -> None:
     again: the old one holds what was before the step.
     """
     moved: list[Any] = []
+    nothing = empties(buffers)
     for variable, buffer in zip(variables, buffers, strict=True):
         with tf.control_dependencies(moved):
-            freed = buffer.assign(empty(buffer.dtype), read_value=False)
+            freed = buffer.assign(nothing[buffer.dtype], read_value=False)
         with tf.control_dependencies([freed]):
             value = tf.raw_ops.DeepCopy(x=variable.read_value())
         moved = [buffer.assign(value, read_value=False), variable.assign(value, read_value=False)]

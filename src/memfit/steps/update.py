@@ -14,15 +14,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.compat.tf_graphs import run_after, set_input
-from memfit.steps.gradients import GradientShelf, empty
+from memfit.compat.tf_graphs import make_variable, run_after, set_input
+from memfit.steps.gradients import GradientShelf, empties, empty
 from memfit.steps.placeholder_buffers import UpdatePlaceholders
 from memfit.steps.writes import (
     Group,
     Unchainable,
+    bypass_bundles,
     groups,
     must_run,
-    resources_of,
     sources,
     values_of,
     writing,
@@ -93,7 +93,9 @@ class Update:
                 here = tf.compat.v1.get_default_graph()
                 begin = 0 if here is graph else len(here.get_operations())
                 own(*args, **kwargs)
-                last = self._chain(here.get_operations()[begin:], done)
+                ops = here.get_operations()[begin:]
+                bypass_bundles(ops)
+                last = self._chain(ops, done)
                 if here is not graph and last is not None:
                     # What loss scaling does after its optimizer is the rest of that branch: it waits too.
                     tf.control_dependencies([last]).__enter__()
@@ -104,7 +106,9 @@ class Update:
             finally:
                 object.__delattr__(innermost, "apply")
             with tf.control_dependencies(writing(graph.get_operations())):
-                self._written.assign(0)
+                all_done = tf.no_op()  # one edge for each op that follows, not one from every write
+            with tf.control_dependencies([all_done]):
+                self._written.assign(0, read_value=False)
                 self._shelf.clear()
 
         traced: Callable[[], None] = tf.function(update, autograph=False).get_concrete_function()
@@ -118,6 +122,7 @@ class Update:
             self._unchainable = str(reason)
             return None
         releases = self._releases(line)
+        nothing = empties(buffer for buffers in releases.values() for buffer in buffers)
         counts = list(accumulate(len(group.writes) for group in line))
         done_already = [group for group, count in zip(line, counts, strict=True) if count <= done]
         for op in [op for group in done_already for op in group.writes]:
@@ -135,7 +140,7 @@ class Update:
             self._ends.add(count)
             with tf.control_dependencies([last]):
                 for buffer in releases.get(number, ()):
-                    buffer.assign(empty(buffer.dtype))
+                    buffer.assign(nothing[buffer.dtype], read_value=False)
         return last
 
     def _do(self, group: Group, computes: Sequence[Any], last: Any, count: int) -> Any:
@@ -166,7 +171,7 @@ class Update:
         last: dict[str, int] = {}
         kept: set[str] = set()
         for number, group in enumerate(line):
-            read = {name for op in group.computes for name in resources_of(op) if name in buffers}
+            read = group.reads & buffers.keys()
             last.update(dict.fromkeys(read, number))
             if must_run(group.computes):
                 kept |= read
@@ -187,5 +192,5 @@ class Update:
         """A variable with no values and any shape."""
         if dtype not in self._spare:
             with tf.init_scope():
-                self._spare[dtype] = tf.Variable(empty(dtype), shape=tf.TensorShape(None), trainable=False)
+                self._spare[dtype] = make_variable(empty(dtype))
         return self._spare[dtype]

@@ -29,6 +29,7 @@ class _Copying:
         self._optimizer = optimizer
         self._update_step = update_step
         self._known: dict[Any, _Update] = {}
+        self._slots: list[list[Any]] = []
         self._copies: list[tuple[_Update, list[Any], Any]] = []
 
     def __call__(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -70,7 +71,9 @@ class _Copying:
     def _handles(self, variable: Any) -> list[Any]:
         """The variable's own resource, and those of its slots."""
         number = slot_number(self._optimizer, variable)
-        slots = [slots[number] for slots in optimizer_slots(self._optimizer)]
+        if not self._slots:
+            self._slots = optimizer_slots(self._optimizer)
+        slots = [slots[number] for slots in self._slots]
         return [variable.handle, *(slot.value.handle for slot in slots if slot is not None)]
 
 

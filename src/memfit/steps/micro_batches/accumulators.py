@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from memfit.compat.keras_layers import all_layers
+from memfit.compat.tf_graphs import make_variable
 from memfit.errors import InvalidInput
 
 
@@ -35,9 +36,7 @@ class Accumulators:
         for weight in self._dense(weights):
             if id(weight) not in self._sums:
                 with tf.init_scope():  # the step is being traced; variables live outside of its graph
-                    self._sums[id(weight)] = tf.Variable(
-                        tf.zeros(weight.shape, weight.dtype), trainable=False
-                    )
+                    self._sums[id(weight)] = make_variable(tf.zeros(weight.shape, weight.dtype), weight.shape)
             total = self._sums[id(weight)]
             total.assign(tf.fill(total.shape, tf.cast(self._zero, total.dtype)))
 
