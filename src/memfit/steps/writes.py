@@ -67,9 +67,7 @@ def groups(ops: Sequence[Op]) -> list[Group]:
 def sources(ops: Sequence[Op]) -> list[Op]:
     """The ops among these that wait for no other of them."""
     inside = set(ops)
-    return [
-        op for op in ops if inside.isdisjoint([*(tensor.op for tensor in op.inputs), *op.control_inputs])
-    ]
+    return [op for op in ops if inside.isdisjoint([*(tensor.op for tensor in op.inputs), *op.control_inputs])]
 
 
 def resources_of(op: Op) -> list[str]:
