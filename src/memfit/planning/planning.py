@@ -2,6 +2,7 @@
 
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -103,7 +104,7 @@ def _make(job: Job) -> Plan:
 
 
 def _search(job: Job, recorder: Recorder) -> Plan:
-    recordings = Recordings(job, partial(_record, job, recorder))
+    recordings = _record_stock(job, recorder)
     chosen: Candidate | None
     if job.batch_size == "max":
         batch_size, chosen = search_largest_batch(recordings)
@@ -117,6 +118,15 @@ def _search(job: Job, recorder: Recorder) -> Plan:
     if chosen is None:
         raise refuse(recordings)
     return build_plan(recordings, batch_size, chosen)
+
+
+def _record_stock(job: Job, recorder: Recorder) -> Recordings:
+    """Records stock's step in the recorder's process, and looks for segments in this one meanwhile."""
+    with ThreadPoolExecutor(1) as thread:
+        recordings = thread.submit(Recordings, job, partial(_record, job, recorder))
+        if job.model.built:  # otherwise that would build it, which a job that fits has no need of
+            _ = job.segment_choices
+        return recordings.result()
 
 
 def _record(job: Job, recorder: Recorder, recipe: Recipe, batch_size: int) -> Estimate:

@@ -15,7 +15,7 @@ _RECORDINGS = 3
 # More than an unrecorded recipe was ever predicted too high, as a multiple of what its recording showed (1.65 for a
 # MobileNetV2); one that is predicted beyond the memory by more than this is not worth a recording.
 _WORST_PREDICTION = 2.0
-# How much larger a batch has to promise to be for one more recording: predictions are no finer.
+# How much larger a batch, or faster a step, has to promise to be for one more recording: predictions are no finer.
 _WORTH_RECORDING = 1.05
 
 
@@ -74,10 +74,13 @@ def _search_at(recordings: Recordings, batch_size: int, fidelity: Fidelity) -> C
     """Searches among the recipes of just one fidelity."""
     looked_at: set[object] = set()
     recorded = 0
+    memory = recordings.job.memory
     while True:
-        best = choose_best(
-            _at(recordings, batch_size, fidelity, recorded < _RECORDINGS), recordings.job.memory
-        )
+        best = choose_best(_at(recordings, batch_size, fidelity, recorded < _RECORDINGS), memory)
+        if best is not None and recordings.can_record(best.recipe):
+            known = choose_best(_at(recordings, batch_size, fidelity, unrecorded=False), memory)
+            if known is not None and known.time <= _WORTH_RECORDING * best.time:
+                best = known
         if best is None:
             best = _choose_tightest(recordings, batch_size, fidelity, only=True)
             if best is None:
