@@ -128,6 +128,21 @@ def test_a_mask_is_given_to_another_tensor():
     assert keras_layers.mask_of(other) is keras_layers.mask_of(masked)
 
 
+@canary("keras_layers.logits_of", "tensor._keras_logits", of="keras")
+def test_the_logits_of_probabilities_are_known_where_keras_knows_them():
+    logits = tf.constant([[1.0, 2.0]])
+    assert keras_layers.logits_of(keras.activations.softmax(logits)) is logits
+    assert keras_layers.logits_of(keras.activations.relu(logits)) is None
+
+
+@canary("keras_layers.set_logits", "tensor._keras_logits", of="keras")
+def test_a_loss_takes_the_logits_that_it_is_told_of():
+    probabilities = tf.constant([[1.0, 0.0]])
+    keras_layers.set_logits(probabilities, tf.constant([[20.0, 0.0]]))
+    loss = keras.losses.sparse_categorical_crossentropy(tf.constant([1]), probabilities)
+    assert float(loss[0]) == pytest.approx(20.0)
+
+
 @canary("keras_layers.seeded", "Layer._seed_generators", "SeedGenerator.next", of="keras")
 def test_a_layer_draws_from_the_seed_it_is_given():
     layer = keras.Sequential([keras.layers.Dropout(0.5)])

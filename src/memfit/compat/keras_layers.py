@@ -76,6 +76,16 @@ def copy_mask(source: Any, target: Any) -> None:
         set_keras_mask(target, mask)
 
 
+def logits_of(tensor: Any) -> Any:
+    """The tensor from whose softmax or sigmoid Keras knows another to come, and takes for a loss; or None."""
+    return getattr(tensor, "_keras_logits", None)
+
+
+def set_logits(tensor: Any, logits: Any) -> None:
+    """Lets Keras know from whose softmax or sigmoid a tensor comes."""
+    tensor._keras_logits = logits
+
+
 @contextmanager
 def seeded(layer: Any, seed: Any) -> Iterator[None]:
     """Lets all random draws of a Keras layer come from `seed`, a tensor, while its call is traced.

@@ -5,9 +5,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from memfit.budgets.peaks import device_name
-from memfit.compat.keras_layers import added_losses, copy_mask, set_added_loss
+from memfit.compat.keras_layers import added_losses, set_added_loss
 from memfit.compat.tf_graphs import Op, Tensor, compiles_with_xla, gradients
 from memfit.steps.rematerialisation.backward_order import list_gradient_ops
+from memfit.steps.rematerialisation.outputs import finish_output, is_zero, list_passed
 from memfit.steps.rematerialisation.rewrite.backward import check_names, recompute_in_backward_pass
 from memfit.steps.rematerialisation.rewrite.concats import split_concats
 from memfit.steps.rematerialisation.rewrite.split_convolutions import split_convolutions
@@ -53,11 +54,12 @@ def rematerialise(model: Any, segments: Segments) -> Callable[..., Any]:
             structures.append(structure)
             return outputs, backward
 
-        outputs = forward(*tf.nest.flatten(x))
+        passed = iter(forward(*tf.nest.flatten(x)))
         y, losses = structures[0]
-        for (layer, number, _), loss in zip(losses, outputs[len(outputs) - len(losses) :], strict=True):
+        outputs = [finish_output(output, passed) for output in tf.nest.flatten(y)]
+        for (layer, number, _), loss in zip(losses, passed, strict=True):
             set_added_loss(layer, number, loss)
-        return _attach_masks(y, outputs[: len(outputs) - len(losses)])
+        return tf.nest.pack_sequence_as(y, outputs)
 
     return call
 
@@ -85,7 +87,8 @@ def _call_forward(model: Any, segments: Segments, x: Any) -> tuple[list[Tensor],
     with tf.name_scope("rematerialised") as scope:
         y = model(x, training=True)
     losses = added_losses(model)
-    outputs = [*tf.nest.flatten(y), *(loss for _, _, loss in losses)]
+    outputs = [tensor for output in tf.nest.flatten(y) for tensor in list_passed(output)]
+    outputs += [loss for _, _, loss in losses]
     forward = graph.get_operations()[before:]
     check_names(forward, scope, segments)
     inputs = tf.nest.flatten(x)
@@ -96,7 +99,7 @@ def _call_forward(model: Any, segments: Segments, x: Any) -> tuple[list[Tensor],
         pairs = [
             (output, gradient)
             for output, gradient in zip(outputs, incoming, strict=True)
-            if output.dtype.is_floating and gradient is not None
+            if output.dtype.is_floating and not is_zero(gradient)
         ]
         results = _build_gradients(forward, scope, segments, pairs, inputs, weights, outputs)
         by_weight = dict(zip((weight.ref() for weight in weights), results[len(inputs) :], strict=True))
@@ -147,12 +150,3 @@ def _build_gradients(
         find_split = split_convolutions(graph_ops, segments, outputs)
         results = [find_split(gradient) for gradient in results]
     return results
-
-
-def _attach_masks(y: Any, outputs: Sequence[Any]) -> Any:
-    """Puts outputs in the structure of `y`, with the masks Keras attached to them."""
-    import tensorflow as tf
-
-    for old, new in zip(tf.nest.flatten(y), outputs, strict=True):
-        copy_mask(old, new)
-    return tf.nest.pack_sequence_as(y, list(outputs))
