@@ -143,6 +143,21 @@ def test_a_loss_takes_the_logits_that_it_is_told_of():
     assert float(loss[0]) == pytest.approx(20.0)
 
 
+@canary("keras_layers.own_seed_generators", "Layer._seed_generators", of="keras")
+def test_the_generators_of_nested_layers_are_found_once():
+    dropout = keras.layers.Dropout(0.5)
+    model = keras.Sequential([keras.Sequential([dropout]), keras.layers.Dense(2), dropout])
+    assert keras_layers.own_seed_generators(model) == [dropout.seed_generator]
+
+
+@canary("keras_layers.shared_seed_generator", "global_state.get_global_attribute", of="keras")
+def test_keras_has_a_generator_for_draws_without_one():
+    keras.random.normal((1,))
+    before = keras_layers.shared_seed_generator().state.numpy().copy()
+    keras.random.normal((1,))
+    assert (keras_layers.shared_seed_generator().state.numpy() != before).any()
+
+
 @canary("keras_layers.seeded", "Layer._seed_generators", "SeedGenerator.next", of="keras")
 def test_a_layer_draws_from_the_seed_it_is_given():
     layer = keras.Sequential([keras.layers.Dropout(0.5)])

@@ -52,6 +52,14 @@ def test_a_function_that_makes_a_variable_is_traced_once():
     assert made[0].numpy().tolist() == [1.0, 2.0]
 
 
+@canary("tf_graphs.known_lengths", "tensor_util.constant_value_as_shape", of="tensorflow")
+def test_a_graph_knows_parts_of_a_shape(graph):
+    x = tf.compat.v1.placeholder(tf.float32, [None, 3])
+    assert tf_graphs.known_lengths(tf.shape(x)) == [None, 3]
+    assert tf_graphs.known_lengths([tf.shape(x)[0], 5]) == [None, 5]
+    assert tf_graphs.known_lengths(tf.compat.v1.placeholder(tf.int32)) is None
+
+
 @canary("tf_graphs.gradients", "gradients_util._GradientsHelper", of="tensorflow")
 def test_gradients_of_another_graph_are_built_in_the_current_one(graph):
     x = tf.compat.v1.placeholder(tf.float32, [], "x")

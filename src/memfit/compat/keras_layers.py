@@ -86,6 +86,19 @@ def set_logits(tensor: Any, logits: Any) -> None:
     tensor._keras_logits = logits
 
 
+def own_seed_generators(model: Any) -> list[Any]:
+    """All generators that a model's layers draw from, each once."""
+    generators = [generator for layer in all_layers(model) for generator in layer._seed_generators]
+    return list({id(generator): generator for generator in generators}.values())
+
+
+def shared_seed_generator() -> Any:
+    """Keras's own generator for draws without one; None where it was not used yet."""
+    from keras.src.backend.common.global_state import get_global_attribute
+
+    return get_global_attribute("global_seed_generator")
+
+
 @contextmanager
 def seeded(layer: Any, seed: Any) -> Iterator[None]:
     """Lets all random draws of a Keras layer come from `seed`, a tensor, while its call is traced.
@@ -95,7 +108,7 @@ def seeded(layer: Any, seed: Any) -> Iterator[None]:
     """
     import tensorflow as tf
 
-    generators = [generator for part in all_layers(layer) for generator in part._seed_generators]
+    generators = own_seed_generators(layer)
     draws = 0
 
     def draw(ordered: bool = True) -> Any:

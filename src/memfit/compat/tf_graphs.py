@@ -74,6 +74,15 @@ def make_variable(value: Tensor, shape: Any = None) -> Any:
     return ResourceVariable(value, shape=tf.TensorShape(shape), trainable=False)
 
 
+def known_lengths(shape: Any) -> list[int | None] | None:
+    """Returns what a graph knows of a tensor that holds a shape; None where not even how many dimensions."""
+    import tensorflow as tf
+    from tensorflow.python.framework.tensor_util import constant_value_as_shape
+
+    known = constant_value_as_shape(tf.convert_to_tensor(shape))
+    return None if known.rank is None else list(known.as_list())
+
+
 def set_input(op: Any, number: int, tensor: Any) -> None:
     """Lets an op that is already in the graph read another tensor."""
     op._update_input(number, tensor)

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from memfit.compat.keras_layers import shared_seed_generator
+
 # What TensorFlow calls its CPU device's BFC allocator (the arena), whatever the device.
 ARENA_ALLOCATOR = "bfc_cpu_allocator_for_gpu"
 
@@ -58,9 +60,7 @@ def contents_of(table: Any) -> tuple[Any, Any, str, str, Any]:
 
 def random_states() -> dict[str, Any]:
     """The states of Keras's and TensorFlow's global random numbers; None for those not drawn from yet."""
-    from keras.src.backend.common.global_state import get_global_attribute
-
-    keras_own = get_global_attribute("global_seed_generator")
+    keras_own = shared_seed_generator()
     generator = _random_ops().global_generator
     rng = _eager_seeds()
     return {

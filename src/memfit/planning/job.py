@@ -4,15 +4,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from memfit.errors import InvalidInput
+from memfit.errors import CannotTell, InvalidInput
 from memfit.estimation.recording.specs import mapped, spec_of
 from memfit.planning.fidelity import Fidelity
 from memfit.sizes import Size
 from memfit.steps.installing import is_custom
+from memfit.steps.micro_batches.exactness import find_difference
 from memfit.steps.rematerialisation import Segments, find_choices
 
 # The batch that is looked at first when the largest one is asked for.
 _REFERENCE_BATCH = 32
+# Samples of the trial whether micro-batches change anything.
+_TRIED_SAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,17 @@ class Job:
         except InvalidInput as error:
             return (), str(error)
         return choices, None if choices else "no tensor of this network is worth computing again"
+
+    @cached_property
+    def micro_batches_differ(self) -> str | None:
+        """Why a sample's output in a micro-batch would be another than in the whole batch, or None."""
+        try:
+            spec = spec_of(self.model, self.data)
+        except CannotTell as error:
+            return f"it could not be tried in parts ({error})"
+        batch = spec.batch(_TRIED_SAMPLES)
+        x = batch[0] if isinstance(batch, tuple) else batch
+        return find_difference(self.model, x)
 
     def _input_specs(self) -> Any:
         """Tensor specs of the inputs; None where the model tells them itself."""

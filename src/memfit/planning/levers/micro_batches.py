@@ -21,12 +21,12 @@ class MicroBatches(Lever):
     name = "micro-batches"
 
     def fidelity(self, job: Job) -> Fidelity:
-        """Exact, unless a layer looks across the batch or moves its state with every part."""
-        return self._judge(job.model)[0]
+        """Exact, unless a layer looks across the batch, moves its state with every part, or draws other numbers."""
+        return self._judge(job)[0]
 
     def explain(self, job: Job, batch_size: int) -> str:
         """Says why micro-batches are exact or near."""
-        return self._judge(job.model)[1]
+        return self._judge(job)[1]
 
     def why_not(self, job: Job) -> str | None:
         """Says why a batch cannot be cut."""
@@ -67,15 +67,17 @@ class MicroBatches(Lever):
             return None
         return replace(recipe, micro_batch=small_enough[0] if small_enough else sizes[-1])
 
-    def _judge(self, model: Any) -> tuple[Fidelity, str]:
+    def _judge(self, job: Job) -> tuple[Fidelity, str]:
         import keras
 
-        for layer in all_layers(model):
+        for layer in all_layers(job.model):
             if isinstance(layer, keras.layers.BatchNormalization):
                 if layer.trainable:
                     return Fidelity.NEAR, f"{layer.name} would see fewer samples"
             elif isinstance(layer, keras.layers.SpectralNormalization) or _has_own_state(layer):
                 return Fidelity.NEAR, f"{layer.name} has state that moves with every micro-batch"
+        if job.micro_batches_differ is not None:
+            return Fidelity.NEAR, job.micro_batches_differ
         return Fidelity.EXACT, "no layer looks across the batch"
 
 

@@ -64,7 +64,7 @@ def losses_whole_and_in_parts(model: keras.Model, data: Any) -> tuple[float, flo
             draws.append(any(scope.get_current_value(seed) is not None for seed in seeds))
             return (shown,), []
 
-        return float(PartedBatch(model, few, size).add_up(compute, (tf.constant(0.0),))[0][0])
+        return float(PartedBatch(model, few, size).add_up(compute, (tf.constant(0.0, tf.float64),))[0][0])
 
     both = loss_in_parts_of(_SAMPLES), loss_in_parts_of(2)
     return None if any(draws) else both

@@ -9,6 +9,7 @@ import tensorflow as tf
 from memfit.compat import keras_training
 from memfit.steps.micro_batches.loss_shares import DivisorsUnknown, divisors_of_part
 from memfit.steps.micro_batches.parts import Fraction, Part
+from memfit.steps.micro_batches.random_rows import Seeds, draw_rows_of_batch
 from memfit.steps.micro_batches.samples import samples_of
 from memfit.steps.waiting import never
 
@@ -69,7 +70,9 @@ class PartedBatch:
             with keras.StatelessScope():
                 return (divisors_of_part(self._model, part.x, part.y, part.sample_weight),), []
 
-        return self._fold(count, (tf.zeros([len(keras_training.losses(self._model))]),), (), None)[0][0]
+        return self._fold(
+            count, (tf.zeros([len(keras_training.losses(self._model))], tf.float64),), (), None
+        )[0][0]
 
     def _fold(
         self,
@@ -84,8 +87,16 @@ class PartedBatch:
         step = tf.minimum(self._size_of(self.samples), self.samples)
         count = self.samples // step if apart else (self.samples + step - 1) // step
 
+        # XLA has random numbers of its own, in an order of its own.
+        seeds = None if apart else Seeds(self._model)
+
         def one(start: Any, size: Any, sums: Sums) -> PartResult:
-            values, found = compute(self._cut(start, size, divisors))
+            if seeds is None:
+                values, found = compute(self._cut(start, size, divisors))
+            else:
+                seeds.put_back()
+                with draw_rows_of_batch(start, size):
+                    values, found = compute(self._cut(start, size, divisors))
             return tuple(a + b for a, b in zip(sums, values, strict=True)), found
 
         def body(index: Any, sums: Sums, arrays: Sums) -> tuple[Any, Sums, Sums]:

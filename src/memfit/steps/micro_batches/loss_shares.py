@@ -63,17 +63,17 @@ class DivisorShare:
     def __init__(self, loss: keras.Loss) -> None:
         self.loss = loss
         self.name = loss.name
-        self.noted: Any = tf.constant(0.0)
+        self.noted: Any = tf.constant(0.0, tf.float64)
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         if type(self.loss).__call__ is keras.Loss.__call__:
             values, weights, mask = _weighted_values(self.loss, y_true, y_pred, sample_weight)
-            count = tf.cast(tf.size(values), tf.float32)
+            count = tf.cast(tf.size(values), tf.float64)
             if weights is not None and self.loss.reduction == "mean_with_sample_weight":
-                count = tf.cast(tf.reduce_sum(weights), tf.float32)
+                count = tf.cast(tf.reduce_sum(weights), tf.float64)
             elif mask is not None:
                 # Keras gives the entries that are left the weight total/valid.
-                count *= tf.reduce_mean(tf.cast(mask, tf.float32))
+                count *= tf.reduce_mean(tf.cast(mask, tf.float64))
             self.noted = count
         return tf.constant(0.0)
 
@@ -145,7 +145,12 @@ def losses_of_part(model: keras.Model, part: Part, y_pred: Any, *, training: boo
             loss = keras_training.compute_loss(*arguments, training=training)
         each = [note.value for note in notes]
     shown = loss if loss.shape.rank == 0 else tf.reduce_mean(loss) * part.fraction
-    return tf.reduce_sum(loss), tf.cast(shown, tf.float32), tf.stack(each) if each else tf.zeros([0])
+    each = [tf.cast(share, tf.float64) for share in each]
+    return (
+        tf.reduce_sum(loss),
+        tf.cast(shown, tf.float64),
+        tf.stack(each) if each else tf.zeros([0], tf.float64),
+    )
 
 
 def divisors_of_part(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Any:
@@ -156,4 +161,4 @@ def divisors_of_part(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> 
         y_pred = keras_layers.forward(model, x, training=True)
         with keras_training.replaced_losses(model, counts, notes):
             keras_training.compute_compiled_loss(model, y, y_pred, sample_weight)
-    return tf.stack([count.noted for count in counts]) if counts else tf.zeros([0])
+    return tf.stack([count.noted for count in counts]) if counts else tf.zeros([0], tf.float64)

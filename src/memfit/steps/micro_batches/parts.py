@@ -19,7 +19,7 @@ class Fraction:
     def whole(self, count: Any) -> Any:
         """What is `count` in the micro-batch is this in the batch, if it grows with the samples."""
         of, samples = tf.cast(self.of, tf.int64), tf.cast(self.samples, tf.int64)
-        return tf.cast(tf.cast(count, tf.int64) * of // samples, tf.float32)
+        return tf.cast(tf.cast(count, tf.int64) * of // samples, tf.float64)
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ def _applying(model: keras.Model) -> Apply:
 
 
 def _zeros(model: keras.Model) -> Sums:
-    return tf.constant(0.0), tf.zeros([len(keras_training.loss_metrics(model))])
+    return tf.constant(0.0, tf.float64), tf.zeros([len(keras_training.loss_metrics(model))], tf.float64)
 
 
 def _logs(model: keras.Model, batch: PartedBatch, sums: Sums, names: set[str]) -> dict[str, Any]:

@@ -1,0 +1,90 @@
+"""Trying, on a few samples, whether a model gives each sample the same output whatever it is batched with.
+
+Keras's own layers do, and where they draw random numbers a micro-batch draws those of the whole batch. Layers that
+mix samples, code of the user's own, and random numbers that cannot be drawn in parts are seen by computing them:
+once for all samples, once in parts.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from memfit.compat import keras_layers
+from memfit.steps.micro_batches.random_rows import draw_rows_of_batch
+
+_PARTS = ((0, 2), (2, 2), (4, 1))  # first sample and number of samples
+_SAMPLES = 5
+_TOLERANCE = 1e-3  # far above float32 rounding, far below what another mask of a dropout makes of an output
+
+
+def find_difference(model: keras.Model, x: Any) -> str | None:
+    """Returns why micro-batches would compute something else than whole batches, or None where they would not.
+
+    BatchNormalization is not looked for: that micro-batches change it needs no trial.
+
+    Args:
+        model: A model; what is missing of it is built.
+        x: Its inputs for some samples, at least five, as NumPy arrays.
+    """
+    own_code = _has_code_of_its_own(model)
+    draws = bool(keras_layers.own_seed_generators(model))
+    if not (draws or own_code):
+        return None
+    if draws and model.jit_compile:
+        return "other random numbers: XLA draws them in an order of its own"
+    try:
+        if not all(layer.built for layer in keras_layers.all_layers(model)):
+            keras_layers.forward(model, x, training=False)
+        whole, parts = _compute_whole_and_in_parts(model, x)
+    except Exception as error:  # whatever a user's layer raises on synthetic samples
+        return f"it could not be tried in parts ({type(error).__name__})"
+    if all(_agree(one, two) for one, two in zip(whole, parts, strict=True)):
+        return None
+    if own_code:
+        return "a sample's output depends on the samples it is batched with, or on other random numbers"
+    return "other random numbers: they cannot be drawn in parts"
+
+
+def _compute_whole_and_in_parts(model: keras.Model, x: Any) -> tuple[list[Any], list[Any]]:
+    specs = keras.tree.map_structure(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), x)
+
+    def compute(x: Any, start: Any, size: Any) -> list[Any]:
+        with keras.StatelessScope(), draw_rows_of_batch(start, size):
+            return list(tf.nest.flatten(keras_layers.forward(model, x, training=True)))
+
+    number = tf.TensorSpec([], tf.int32)
+    traced = tf.function(compute, autograph=False).get_concrete_function(specs, number, number)
+
+    def compute_part(start: int, size: int) -> list[Any]:
+        part = keras.tree.map_structure(lambda leaf: tf.constant(leaf[start : start + size]), x)
+        return [
+            np.asarray(output)
+            for output in traced(*tf.nest.flatten(part), tf.constant(start), tf.constant(size))
+        ]
+
+    parts = zip(*(compute_part(start, size) for start, size in _PARTS), strict=True)
+    return compute_part(0, _SAMPLES), [np.concatenate(part) for part in parts]
+
+
+def _agree(whole: Any, parts: Any) -> bool:
+    if whole.shape != parts.shape:
+        return False
+    whole, parts = whole.astype("float64"), parts.astype("float64")
+    return bool(
+        np.allclose(whole, parts, rtol=0, atol=_TOLERANCE * np.abs(whole).max(initial=0), equal_nan=True)
+    )
+
+
+def _has_code_of_its_own(model: keras.Model) -> bool:
+    """Whether there is anything but Keras's own layers: functions, ops between layers, a user's classes."""
+    layers = keras_layers.all_layers(model)
+    models = [layer for layer in layers if isinstance(layer, keras.Model)]
+    between = [op for part in models for op in getattr(part, "operations", ())]
+    return any(
+        not isinstance(op, keras.layers.Layer)
+        or isinstance(op, keras.layers.Lambda)
+        or not type(op).__module__.startswith("keras.")
+        for op in (*layers, *between)
+    )
