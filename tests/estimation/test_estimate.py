@@ -113,7 +113,6 @@ def test_nothing_of_the_model_changes(model, before, est):
 
 def test_the_peak_is_the_one_that_is_measured(est):
     assert est.peak == pytest.approx(isolated(_measured, _cnn, BATCH, memory="4GiB"), rel=0.02)
-    assert max(est.to_json()["recorded_batches"]) <= BATCH / 4
 
 
 def _dense() -> Any:
@@ -139,7 +138,9 @@ def compiled() -> Estimate:
 
 def test_a_step_that_xla_compiles_peaks_as_its_buffer_assignment_says(compiled):
     est = compiled
-    assert est.peak == pytest.approx(isolated(_measured, _dense, 512, memory="4GiB"), rel=0.02)
+    # The same program peaks at 96 or at 104 MiB, by where its first arrays happen to lie: 8 MiB apart.
+    measured = [isolated(_measured, _dense, 512, memory="4GiB") for _ in range(3)]
+    assert 0.98 * min(measured) <= est.peak <= 1.02 * (max(measured) + 2**23)
     assert "compiled by XLA for batch 512" in est.source
 
 
@@ -381,3 +382,19 @@ def test_unknown_shapes_are_refused_with_the_remedy():
     odd.compile("adam", "mse")
     with pytest.raises(InvalidInput, match="data="):
         memfit.estimate(odd, 8)
+
+
+def test_a_batch_far_beyond_is_recorded_itself():
+    """Kernels of 3D convolutions take more memory from some batch on: no line leads there."""
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((8, 16, 16, 1)), layers.Conv3D(8, 3, padding="same"), layers.Flatten(), layers.Dense(2)]
+    )
+    model.compile("sgd", "mse", jit_compile=False)
+    first = memfit.estimate(model, 4)
+    assert first.at(8).made_from is first.made_from
+    far = first.at(64)
+    assert far.made_from is not first.made_from
+    assert far.at(128).made_from is far.made_from
+    assert far.peak == pytest.approx(memfit.estimate(model, 64).peak, rel=0.05)
+    assert first.max_batch("100MiB") == pytest.approx(far.max_batch("100MiB"), rel=0.3)

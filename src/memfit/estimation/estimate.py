@@ -22,6 +22,7 @@ class Estimate:
         phase: "train", "validate" or "predict".
         made_from: What the figures come from.
         others: Gives the estimate of another phase.
+        nearby: Gives the estimate of any batch size from a recording that is not far from it.
         sketched: Whether the figures come from what is known already, without another compilation.
     """
 
@@ -29,6 +30,7 @@ class Estimate:
     phase: str
     made_from: Source = field(compare=False)
     others: Callable[[str], "Estimate"] | None = field(default=None, compare=False)
+    nearby: Callable[[int], "Estimate"] | None = field(default=None, compare=False)
     sketched: bool = False
 
     @property
@@ -91,19 +93,24 @@ class Estimate:
         return self.prediction.top(count)
 
     def at(self, batch_size: int) -> "Estimate":
-        """Returns the estimate at another batch size: replayed, or compiled for the GPU."""
+        """Returns the estimate at another batch size: replayed, or compiled for the GPU.
+
+        Beyond twice what was asked about the step is recorded anew, which takes seconds: kernels may take
+        other ways for large batches.
+        """
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise InvalidInput(
                 "A batch has at least one sample", received=batch_size, remedy="Give a whole number"
             )
-        return replace(self, batch_size=batch_size, sketched=False)
+        base = self if self.nearby is None else self.nearby(batch_size)
+        return replace(base, batch_size=batch_size, sketched=False)
 
     def sketch(self, batch_size: int) -> "Estimate":
         """Returns the estimate at another batch size in milliseconds, to rank many of them.
 
         A recording is replayed, as by `at`. A compiler's figures lie on lines through what was compiled before.
         """
-        return replace(self.at(batch_size), sketched=True)
+        return replace(self, batch_size=batch_size, sketched=True)
 
     def peak_at(self, batch_size: int) -> Size:
         """Returns the predicted peak at another batch size."""
@@ -126,7 +133,11 @@ class Estimate:
 
     def max_batch(self, memory: int | str) -> int:
         """Returns the largest batch size that fits into `memory` with its margin, 0 if none does."""
-        return self.made_from.max_batch(Size(memory), self.batch_size)
+        largest = self.made_from.max_batch(Size(memory), self.batch_size)
+        nearer = None if self.nearby is None or not largest else self.nearby(largest)
+        if nearer is None or nearer.batch_size <= self.batch_size:
+            return largest
+        return nearer.max_batch(memory)
 
     @property
     def validate(self) -> "Estimate":

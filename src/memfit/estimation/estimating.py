@@ -1,10 +1,15 @@
 """Predicting the peak memory of a training before it runs."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.step import Build
+
+# How many times a batch may be what a recording was made for: a Conv3D took twice as much at 32 as at 16.
+_FAR = 2
 
 
 def estimate(
@@ -32,7 +37,7 @@ def estimate(
             picklable.
 
     Returns:
-        The estimate; other batch sizes come from the same recording with `at`.
+        The estimate; other batch sizes come from the same recording with `at`, unless they are far larger.
 
     Raises:
         InvalidInput: If the model is not compiled, a shape is unknown, the batch is no positive number, or the
@@ -45,5 +50,21 @@ def estimate(
         est.peak, est.max_batch("8GiB")
         ```
     """
-    with Recorder(model, data, device) as recorder:
-        return recorder.estimate(batch_size, build)
+    return _Recorded(model, data, device, build)(batch_size)
+
+
+class _Recorded:
+    """The recordings of a model's step, each for a batch size: one more where all are far below what is asked."""
+
+    def __init__(self, model: Any, data: Any, device: str | None, build: Build | None) -> None:
+        self._model, self._data, self._device, self._build = model, data, device, build
+        self._known: dict[int, Estimate] = {}
+
+    def __call__(self, batch_size: int) -> Estimate:
+        near = [batch for batch in self._known if batch_size <= _FAR * batch]
+        if not near:
+            with Recorder(self._model, self._data, self._device) as recorder:
+                made = recorder.estimate(batch_size, self._build)
+            self._known[batch_size] = made if made.compiled else replace(made, nearby=self)
+            return self._known[batch_size]
+        return self._known[min(near, key=lambda batch: abs(math.log(batch / batch_size)))]

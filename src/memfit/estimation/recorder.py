@@ -26,9 +26,10 @@ from memfit.estimation.replay.recorded import RecordedSource
 from memfit.estimation.replay.replay import no_collection
 from memfit.estimation.replay.script_builder import build_script
 
-# A quarter of the batch asked about shows what depends on it, and the order in which ops of that size run; what a
-# step of it would take too long for is left out while recording.
-_LARGEST_RECORDED = 64
+# Steps of a few samples do not show what larger ones take: kernels have ways of their own for them.
+_LEAST_RECORDED = 16
+# XLA's step is asked about by its compiler for the batch itself; one of it, recorded, shows what is beside.
+_LARGEST_COMPILED = 64
 # XLA takes 20 s for a network of a hundred layers on two cores, and has two batch sizes to compile it for.
 _COMPILE_SECONDS = 120.0
 # What a recording needs; it takes 2 to 4 s to import.
@@ -131,7 +132,8 @@ class Recorder:
         )
 
     def _record(self, build: Build | None, batch_size: int, phase: str) -> Recording:
-        arguments = (self._payload, build, largest_recorded(batch_size))
+        largest = largest_recorded(batch_size, compiled=bool(self._model.jit_compile))
+        arguments = (self._payload, build, largest)
         if not self._model.jit_compile:
             return self._run((*arguments, batch_size, phase))
         # XLA may take minutes, or all of the memory, for a batch it never ran; a smaller one is a way out.
@@ -156,9 +158,11 @@ def _start() -> ForkServer:
     return ForkServer(_MODULES, environment | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"})
 
 
-def largest_recorded(batch_size: int) -> int:
-    """Returns the largest batch size to record for a target: a quarter of it, or 2 where that leaves nothing."""
-    return min(_LARGEST_RECORDED, max(2, batch_size // 4))
+def largest_recorded(batch_size: int, *, compiled: bool) -> int:
+    """Returns the largest batch size to record for a target; how much of it the time allows is seen then."""
+    if compiled:
+        return min(_LARGEST_COMPILED, max(2, batch_size // 4))
+    return max(batch_size, _LEAST_RECORDED)
 
 
 class _Once:

@@ -30,8 +30,6 @@ from memfit.sizes import Size
 from memfit.steps.host_arrays import why_not_host_arrays
 from memfit.steps.recipe import Recipe
 
-# Steps are recorded at a quarter of the batch they are for: larger ones take longer and show no more.
-_LARGEST_RECORDED_FOR = 32
 _applied: list[Any] = []  # changes to the copy of a model that is recorded; let go of, they would be undone
 
 
@@ -131,9 +129,6 @@ def _record_stock(job: Job, recorder: Recorder) -> Recordings:
 
 def _record(job: Job, recorder: Recorder, recipe: Recipe, batch_size: int) -> Estimate:
     """Records the step of a recipe, as `steps.build` builds it for `fit` as well."""
-    # XLA makes another step of each size; otherwise other sizes come from the same recording.
-    if not (job.model.jit_compile or job.device is not None or recipe.is_stock):
-        batch_size = min(batch_size, _LARGEST_RECORDED_FOR)
     return recorder.estimate(batch_size, None if recipe.is_stock else partial(_build, recipe=recipe))
 
 

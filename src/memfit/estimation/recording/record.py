@@ -17,7 +17,7 @@ from memfit.estimation.recording.recording import FOLDED, KEPT_EVENTS, STEPS, Re
 from memfit.estimation.recording.recording import Step as RecordedStep
 from memfit.estimation.recording.sending import unpacked
 from memfit.estimation.recording.specs import Spec, bytes_per_sample
-from memfit.estimation.recording.step import Build, Model, Step
+from memfit.estimation.recording.step import Build, Model, Step, Traced
 from memfit.estimation.recording.trace import Event, Trace, mark, traced
 from memfit.estimation.recording.tracing import Traces, inputs_of, trace_first
 from memfit.estimation.recording.updates import copy_updates
@@ -42,7 +42,7 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
     Args:
         payload: What `packed` made.
         build: Builds the step to record; None for the model's own.
-        largest: The largest batch size to record.
+        largest: The largest batch size to record, if the time allows.
         target: The batch size asked about, which XLA compiles for; why not, where that was seen to fail.
         phase: "train", "validate" or "predict".
     """
@@ -70,7 +70,7 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
         mark()
     there = [optimizer for optimizer in optimizers if optimizer not in fresh]
     slots = [variable.value for optimizer in there for variable in optimizer.variables]
-    made = [] if traces.largest is None else traces.largest.variables
+    made = [] if traces.first is None else traces.first.variables
     setup = Setup(
         trace.steps[0] + trace.steps[2], {id(v): v for v in (*slots, *step.variables(), *made)}.values()
     )
@@ -80,7 +80,7 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
     steps = recorder.steps
     return Recording(
         phase=phase,
-        variables=kept_variables(model, there, step, traces.largest, setup, own=build is None),
+        variables=kept_variables(model, there, step, traces.first, setup, own=build is None),
         folded=recorder.folded,
         starts=recorder.starts,
         smaller=recorder.smaller,
@@ -88,7 +88,9 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
         compiled=(compiled_for(step, spec, steps[-1], target),) if model.jit_compile else (),
         layers=tuple(layer.name for layer in all_layers(model) if layer is not model),
         shapes=frozenset(_shape_text(v.shape) for v in model.trainable_variables),
-        inputs={} if model.jit_compile or traces.largest is None else inputs_of(traces.largest),
+        inputs={}
+        if model.jit_compile or recorder.largest_trace is None
+        else inputs_of(recorder.largest_trace),
         setup=setup.events,
     )
 
@@ -103,14 +105,14 @@ class _StepRecorder:
         steps: Steps in a row at the largest batch that the time allows, first steps first.
     """
 
-    folded: tuple[RecordedStep, ...]
+    folded: tuple[RecordedStep, ...] = ()
     smaller: tuple[RecordedStep, ...]
     starts: tuple[tuple[Event, ...], ...]
     steps: tuple[RecordedStep, ...]
 
     def __init__(self, step: Step, model: Model, spec: Spec, traces: Traces) -> None:
         self._step, self._spec, self._traces = step, spec, traces
-        self._folds = traces.each and not model.jit_compile
+        self._model = model
         self._largest = traces.batches[-1]
         self._seconds = 0.0
 
@@ -121,34 +123,67 @@ class _StepRecorder:
             seconds: What steps in a row may take afterwards.
         """
         self._seconds = seconds
-        known = self._traces.batches if self._folds else ()
-        for batch in known[:-1]:
-            self._step.trace(
-                self._traces.specs(self._spec, batch)
-            )  # it takes longer while the profiler is on
-        if not known:
-            self._run(self._traces.batches[0])  # TensorFlow optimises, and XLA compiles, in the first call
+        if self._traces.each and not self._model.jit_compile:
+            batches = self._choose_batches()
+        else:
+            batches = self._traces.batches
+            self._run(batches[0])  # TensorFlow optimises, and XLA compiles, in the first call
+        self._record_smaller(batches)
+
+    def _choose_batches(self) -> tuple[int, ...]:
+        """Chooses the largest batch that the time allows, one below it, and the smallest: do they show a line?"""
+        batches = self._traces.batches
+        runs = [batches[0]]
+        seconds = self._time_first(batches[0])
+        while True:
+            # Twice the samples take at most twice the time.
+            largest = max(batches[1:2] + tuple(b for b in batches if b * seconds <= runs[-1] * self._seconds))
+            if largest <= runs[-1]:
+                break
+            runs.append(largest)
+            seconds = self._time_first(largest)
+        half = max(batch for batch in batches if batch < runs[-1])
+        if len(runs) == 2 and half != runs[0]:
+            runs.insert(1, half)
+            self._time_first(half)
+        chosen = (runs[0], *runs[-2:]) if len(runs) > 2 else tuple(runs)
+        self.folded = tuple(
+            sorted((step for step in self.folded if step.batch in chosen), key=lambda step: step.batch)
+        )
+        return chosen
+
+    def _time_first(self, batch: int) -> float:
+        """Keeps the constants of a trace's first step, and returns the seconds that a recording of it takes."""
+        self._step.trace(self._traces.specs(self._spec, batch))  # it takes longer while the profiler is on
+        with traced() as trace:
+            self._run(batch)
+            mark()
+        self.folded += (RecordedStep(batch, _folded(trace.steps[0])),)
+        begin = time.monotonic()
+        self._run(batch)
+        return _STEPS.start * (time.monotonic() - begin)
+
+    def _record_smaller(self, batches: tuple[int, ...]) -> None:
         smaller: list[int] = []
         with traced() as trace:
-            for batch in known:
-                self._run(batch)
-                mark()
-            for batch in self._traces.batches[:-1]:
+            for batch in batches[:-1]:
                 begin = time.monotonic()
                 self._run(batch)
                 mark()
                 smaller.append(batch)
-                # Twice the samples take at most twice the time, and the next batch but one four times as long.
-                if _STEPS.start * 4 * (time.monotonic() - begin) > seconds:
+                # The next batch but one takes at most four times as long.
+                if not self._traces.each and _STEPS.start * 4 * (time.monotonic() - begin) > self._seconds:
                     break
-        self._largest = self._traces.batches[len(smaller)]
-        self.folded = tuple(
-            RecordedStep(batch, _folded(events)) for batch, events in zip(known, trace.steps, strict=False)
-        )
+        self._largest = batches[len(smaller)]
         self.smaller = tuple(
             RecordedStep(batch, self._with_batch(events, batch))
-            for batch, events in zip(smaller, trace.steps[len(known) :], strict=True)
+            for batch, events in zip(smaller, trace.steps, strict=True)
         )
+
+    @property
+    def largest_trace(self) -> Traced | None:
+        """The trace that the largest recorded batch runs in."""
+        return self._step.trace(self._traces.specs(self._spec, self._largest))
 
     def run_in_a_row(self, fresh: Sequence[Any]) -> None:
         """Runs steps of the largest batch as often as the time allows.

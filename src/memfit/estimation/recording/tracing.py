@@ -8,9 +8,7 @@ from memfit.compat.tf_runtime import optimise_once
 from memfit.estimation.recording.specs import Spec, TensorSpecs
 from memfit.estimation.recording.step import Step, Traced
 
-# A step of fewer ops is traced for three batch sizes, not two; one of more layers, which takes too long,
-# is traced once for all.
-_FEW_OPS = 4_000
+# A step of more layers takes too long to trace for each batch size, and is traced once for all.
 _MANY_LAYERS = 120
 _LOOPS = frozenset({"While", "StatelessWhile"})
 
@@ -21,16 +19,16 @@ class Traces(NamedTuple):
     """How a step is traced.
 
     Attributes:
-        batches: The batch sizes to record, the smallest first.
+        batches: The batch sizes that may be recorded, the smallest first.
         each: Whether each of them has a trace of its own, which knows its size.
         loops: Whether ops run again and again, as in a loop over time.
-        largest: The trace of the largest batch; None where the step runs eagerly.
+        first: The trace that there is: for all sizes, or for the smallest; None where the step runs eagerly.
     """
 
     batches: tuple[int, ...]
     each: bool
     loops: bool
-    largest: Traced | None
+    first: Traced | None
 
     def specs(self, spec: Spec, batch: int) -> TensorSpecs:
         """Returns the specs that the step was traced with for a batch size."""
@@ -41,27 +39,23 @@ def trace_first(step: Step, model: Any, spec: Spec, batches: tuple[int, ...]) ->
     """Traces a step once, and decides how often it is to be traced.
 
     TensorFlow makes other ops of a step whose batch size it knows, as it does in `train_on_batch`, and runs them in
-    another order. So a step is traced for each batch size where that is quick.
+    another order. So a step is traced for each batch size that is recorded, where that is quick.
     """
-    largest = spec.tensor_specs(batches[-1])
     if model.run_eagerly:
-        return Traces(batches, each=False, loops=False, largest=step.trace(largest))
+        return Traces(batches, each=False, loops=False, first=None)
     if model.jit_compile:
         # What XLA asks for at the batch in question it says itself.
-        return Traces(batches[-1:], each=True, loops=False, largest=step.trace(largest))
-    if _runs_over_time(model) or len(all_layers(model)) <= _MANY_LAYERS:
-        trace = step.trace(largest)
-        over_time = _runs_over_time(model)
-        quick = _ops_of(trace) < _FEW_OPS and not over_time
-        # Three show a line and whether it is one.
-        sizes = batches[-3:] if quick else batches[-2:]
-        return Traces(sizes, each=True, loops=over_time or _loops(trace), largest=trace)
-    trace = step.trace(spec.tensor_specs(None))
-    if _loops(trace):
+        largest = batches[-1:]
+        return Traces(largest, each=True, loops=False, first=step.trace(spec.tensor_specs(largest[0])))
+    over_time = _runs_over_time(model)
+    if not over_time and len(all_layers(model)) > _MANY_LAYERS:
+        trace = step.trace(spec.tensor_specs(None))
         # A loop keeps more where it does not know the batch: 72 instead of 66 MiB for a bidirectional LSTM.
-        return Traces(batches[-2:], each=True, loops=True, largest=step.trace(largest))
-    optimise_once()
-    return Traces(batches, each=False, loops=False, largest=trace)
+        if not _loops(trace):
+            optimise_once()
+            return Traces(batches, each=False, loops=False, first=trace)
+    trace = step.trace(spec.tensor_specs(batches[0]))
+    return Traces(batches, each=True, loops=over_time or _loops(trace), first=trace)
 
 
 def inputs_of(trace: Traced) -> Inputs:
@@ -78,12 +72,6 @@ def _runs_over_time(model: Any) -> bool:
     return any(
         isinstance(layer, keras.layers.RNN | keras.layers.Bidirectional) for layer in all_layers(model)
     )
-
-
-def _ops_of(trace: Traced) -> int:
-    """How many ops a trace has, those inside of its loops and calls included."""
-    definition = trace.graph.as_graph_def()
-    return len(definition.node) + sum(len(function.node_def) for function in definition.library.function)
 
 
 def _loops(trace: Traced) -> bool:
