@@ -6,7 +6,7 @@ COMPILER := .venv-gpu-compiler
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-monitor bench-remat chaos format clean
+.PHONY: help demo test test-oldest test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-monitor bench-remat chaos fuzz format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -75,6 +75,9 @@ bench-monitor: $(VENV)/installed  ## what MemoryMonitor costs
 bench-remat: $(VENV)/installed  ## memory and time of rematerialised steps, against stock Keras
 	@$(BIN)/python benchmarks/remat/bench.py
 	@$(BIN)/python benchmarks/remat/planned.py
+
+fuzz: $(VENV)/installed  ## random networks trained by stock Keras and by memfit: everything compared
+	@$(BIN)/python benchmarks/fuzz/run.py
 
 chaos: $(VENV)/installed  ## faults at random moments, each result compared with the undisturbed run
 	@$(BIN)/python benchmarks/chaos/run.py

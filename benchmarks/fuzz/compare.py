@@ -1,0 +1,108 @@
+"""Training a network with stock Keras and with memfit's step, and comparing everything that comes of it."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from fuzz.networks import Network, build, data
+from memfit.planning.fidelity import Fidelity
+from memfit.planning.job import Job
+from memfit.planning.levers.micro_batches import MicroBatches
+from memfit.sizes import Size
+from memfit.steps import train_step
+from memfit.steps.recipe import Recipe
+from memfit.steps.rematerialisation import find_choices
+
+STEPS = 4
+TOLERANCE = 1e-9
+
+
+class NotTrained(Exception):
+    """Stock Keras does not train a network."""
+
+
+def find_difference(network: Network) -> str | None:
+    """Trains a network both ways in float64; returns what differs, or None."""
+    keras.config.set_floatx("float64")
+    try:
+        try:
+            stock_logs, stock = _train_stock(network)
+        except Exception as error:  # whatever Keras has against this network
+            raise NotTrained from error
+        logs, ours = _train(network)
+    finally:
+        keras.config.set_floatx("float32")
+        keras.backend.clear_session()
+    for step, (one, two) in enumerate(zip(stock_logs, logs, strict=True), 1):
+        for key in one:
+            if not _close(np.asarray(one[key]), np.asarray(two[key])):
+                return f"{key} of step {step} is {two[key]!r}, stock's is {one[key]!r}"
+    for (name, one_value), (_, two_value) in zip(stock, ours, strict=True):
+        if not _close(one_value, two_value):
+            return f"{name} differs by {np.max(np.abs(one_value - two_value)):.2g}"
+    return None
+
+
+def choose_recipe(network: Network, model: keras.Model) -> Recipe:
+    """Returns the recipe that was drawn, as far as it is exact for the model."""
+    segments = micro_batch = None
+    if network["segments"] is not None:
+        x = data(network, 1)[0]
+        spec = tf.TensorSpec((network["batch"], *x.shape[1:]), x.dtype)
+        choices = find_choices(model, network["batch"], None if getattr(model, "inputs", None) else spec)
+        segments = choices[network["segments"] % len(choices)] if choices else None
+    if network["micro_batch"] is not None:
+        x, y, _ = data(network, 2)
+        job = Job(model, network["batch"], Size(0), Fidelity.EXACT, data=(x, y))
+        lever = MicroBatches()
+        if lever.why_not(job) is None and lever.fidelity(job) == Fidelity.EXACT:
+            micro_batch = network["micro_batch"]
+    return Recipe(segments=segments, micro_batch=micro_batch)
+
+
+def _train_stock(network: Network) -> tuple[list[dict[str, Any]], list[tuple[str, Any]]]:
+    model = build(network)
+    shown: list[dict[str, Any]] = []
+    x, y, weights = data(network, STEPS)
+    model.fit(
+        x,
+        y,
+        batch_size=network["batch"],
+        sample_weight=weights,
+        shuffle=False,
+        verbose=0,
+        callbacks=[
+            keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: shown.append(dict(logs)))
+        ],
+    )
+    return shown, _state(model)
+
+
+def _train(network: Network) -> tuple[list[dict[str, Any]], list[tuple[str, Any]]]:
+    model = build(network)
+    step = train_step.build(model, choose_recipe(network, model))
+    batches = tf.data.Dataset.from_tensor_slices(
+        tuple(part for part in data(network, STEPS) if part is not None)
+    ).batch(network["batch"])
+    logs = []
+    for metric in model.metrics:
+        metric.reset_state()
+    for batch in batches:
+        shown = step.run(batch, batches.element_spec)
+        logs.append({key: np.asarray(value) for key, value in shown.items()})
+    if model.optimizer.use_ema:
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+    return logs, _state(model)
+
+
+def _state(model: keras.Model) -> list[tuple[str, Any]]:
+    return [(v.path, np.asarray(v)) for v in (*model.variables, *model.optimizer.variables)]
+
+
+def _close(one: Any, two: Any) -> bool:
+    if one.dtype.kind not in "fc":
+        return bool(np.array_equal(one, two))
+    scale = max(1.0, float(np.max(np.abs(one), initial=0.0)))
+    return bool(np.allclose(one, two, rtol=0, atol=TOLERANCE * scale, equal_nan=True))
