@@ -51,7 +51,7 @@ class Line:
 
     @property
     def breakdown(self) -> Mapping[str, int]:
-        return {"activations": int(self.each * self.batch_size)}
+        return {"activations": int(self.each * self.batch_size), "weights": 0, "optimizer state": 0}
 
     @property
     def source(self) -> str:
@@ -93,10 +93,11 @@ def job_of(
 def recordings_of(job: Job, lines: Mapping[Recipe, Line], recorded: list[Recipe] | None = None) -> Recordings:
     """The recordings of a job; every recipe recorded is noted."""
 
-    def record(recipe: Recipe, batch_size: int) -> Any:
+    def record(recipe: Recipe | None, batch_size: int) -> Any:
+        recipe = recipe or Recipe()
         if recorded is not None:
             recorded.append(recipe)
         return replace(lines[recipe], batch_size=batch_size)
 
-    recording: Callable[[Recipe, int], Any] = record
+    recording: Callable[[Recipe | None, int], Any] = record
     return Recordings(job, recording)

@@ -64,3 +64,36 @@ def test_the_recorded_peak_is_that_of_the_guarded_training(
     batch = 2 * PART if parts else PART
     ours, real = predicted(recipe, batch), isolated(measured, recipe, batch, memory="1GiB")
     assert ours == pytest.approx(real, rel=0.02)
+
+
+def heavy() -> keras.Model:
+    """Next to no activations: what a step takes is weights, their gradients and their update."""
+    keras.backend.clear_session()
+    hidden = [layers.Dense(768, activation="relu") for _ in range(4)]
+    model = keras.Sequential([keras.Input((256,)), *hidden, layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse", jit_compile=False)
+    return model
+
+
+def smallest_memory() -> int:
+    import memfit
+
+    with pytest.raises(memfit.DoesNotFit) as refusal:
+        memfit.plan(heavy(), 16, 20 * MIB, "exact")
+    return int(refusal.value.smallest_memory)
+
+
+def train_in(memory: int) -> int:
+    """Plans and trains in an arena; returns how often memory ran out."""
+    import memfit
+
+    model, x = heavy(), np.ones((48, 256), "float32")
+    plan = memfit.plan(model, 16, memory, "exact")
+    run = memfit.fit(model, x, np.ones((48, 1), "float32"), batch_size=16, verbose=0, plan=plan).memory
+    return len(run.events)
+
+
+def test_an_update_from_all_gradients_at_once_is_planned_for() -> None:
+    """Stock Keras may apply each gradient at once; a step that can be undone applies them all at the end."""
+    memory = isolated(smallest_memory)
+    assert isolated(train_in, memory + 2 * MIB, memory=memory + 2 * MIB) == 0

@@ -127,9 +127,9 @@ def _record_stock(job: Job, recorder: Recorder) -> Recordings:
         return recordings.result()
 
 
-def _record(job: Job, recorder: Recorder, recipe: Recipe, batch_size: int) -> Estimate:
-    """Records the step of a recipe, as `steps.build` builds it for `fit` as well."""
-    return recorder.estimate(batch_size, None if recipe.is_stock else partial(_build, recipe=recipe))
+def _record(job: Job, recorder: Recorder, recipe: Recipe | None, batch_size: int) -> Estimate:
+    """Records the step of a recipe, as `steps.build` builds it for `fit` as well; of None, Keras's own."""
+    return recorder.estimate(batch_size, None if recipe is None else partial(_build, recipe=recipe))
 
 
 def _build(model: Any, recipe: Recipe) -> Any:

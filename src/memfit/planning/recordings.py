@@ -18,6 +18,8 @@ from memfit.planning.recorded_step import RecordedStep
 from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import Segments
 
+# Temporary tensors of a weight's size in its update, at the most: Adam's has three.
+_IN_UPDATE = 4
 # In how many micro-batches a batch is cut when such a step is recorded: the second one is like all later ones.
 RECORDED_PARTS = 2
 # Keras's pipeline of arrays holds a copy of them and, measured at batches of 3 and 6 MiB, three to six batches.
@@ -26,7 +28,7 @@ _BATCHES_WAITING = 5
 # a third of a sample. Not measured on a GPU.
 _FIXED_SAMPLES = 0.32
 
-Record = Callable[[Recipe, int], Estimate]
+Record = Callable[[Recipe | None, int], Estimate]
 
 
 class Recordings:
@@ -34,7 +36,7 @@ class Recordings:
 
     Args:
         job: What is planned for.
-        record: Records the step of a recipe, for a batch size.
+        record: Records the step of a recipe, for a batch size; of None, the model's own.
     """
 
     def __init__(self, job: Job, record: Record) -> None:
@@ -45,9 +47,11 @@ class Recordings:
         self._on_gpu = job.device is not None or bool(gpus())
         self._realised = 1.0  # the part of a predicted saving that the last recording found to be real
         self._activations: dict[int, int] = {}
-        stock = record(Recipe(), job.reference_batch)
-        self.stock = RecordedStep(stock, job.memory, job.reference_batch)
+        self.stock = RecordedStep(record(None, job.reference_batch), job.memory, job.reference_batch)
         self._steps: dict[Recipe, RecordedStep] = {Recipe(): self.stock}
+        if self._may_run_out_in_update():
+            step = record(Recipe(), job.reference_batch)
+            self._steps[Recipe()] = RecordedStep(step, job.memory, job.reference_batch)
 
     # What levers and candidates ask.
 
@@ -150,6 +154,19 @@ class Recordings:
         margin = step.need(recorded) - step.peak(recorded)
         filled = 0 if step is self.stock else step.filled(recorded)
         return min(need - margin + filled, int(self.job.memory)), max(0, margin - filled)
+
+    def _may_run_out_in_update(self) -> bool:
+        """Whether an update from all gradients at once may take more than there is, where stock's own does not.
+
+        `fit` applies gradients when all are computed, so that a step that failed can be undone; stock Keras may
+        apply each as soon as it is there. Where activations are most of a step, that makes no difference.
+        """
+        job = self.job
+        if job.model.jit_compile or job.custom_step is not None or self.stock.by_compiler:
+            return False
+        sizes = [math.prod(weight.shape) * _itemsize(weight) for weight in job.model.trainable_variables]
+        kept = self.stock.kept(job.reference_batch)
+        return kept + self.gradients + _IN_UPDATE * max(sizes, default=0) > job.memory
 
     def _choose_lever_to_undo(self, recipe: Recipe) -> Lever:
         """Chooses the lever without which most is known: recorded if possible, otherwise the last in the list."""
