@@ -6,7 +6,7 @@ COMPILER := .venv-gpu-compiler
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-monitor bench-remat chaos fuzz format clean
+.PHONY: help demo test test-oldest test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-monitor bench-remat bench-zoo chaos fuzz format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -71,6 +71,9 @@ bench-guard: $(VENV)/installed  ## what the guard costs a job that fits: time an
 
 bench-monitor: $(VENV)/installed  ## what MemoryMonitor costs
 	@$(BIN)/python benchmarks/monitor/cost.py
+
+bench-zoo: $(VENV)/installed  ## networks nobody tuned for: estimates, capped runs, exact plans; goes on where it stopped
+	@$(BIN)/python benchmarks/zoo/run.py
 
 bench-remat: $(VENV)/installed  ## memory and time of rematerialised steps, against stock Keras
 	@$(BIN)/python benchmarks/remat/bench.py
