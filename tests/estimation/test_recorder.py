@@ -58,6 +58,13 @@ def test_a_crash_ends_one_recording_and_not_the_next():
         assert recorder.estimate(64).peak > 0
 
 
+def test_a_model_of_a_mirrored_strategy_is_estimated_as_one_replica():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        mirrored = _model()
+    ordinary = memfit.estimate(_model(), 32)
+    assert memfit.estimate(mirrored, 32).peak == pytest.approx(ordinary.peak, rel=0.1)
+
+
 def test_other_phases_can_be_asked_for_when_the_recorder_has_ended():
     with Recorder(_model()) as recorder:
         estimate = recorder.estimate(64)

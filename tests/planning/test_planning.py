@@ -10,11 +10,15 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import memfit
 from memfit import DoesNotFit, InvalidInput, Plan, Size, isolated
 from memfit.budgets.arena import arena_environment
 from memfit.planning.fidelity import Fidelity
+from memfit.planning.job import Job
+from memfit.planning.levers.micro_batches import MicroBatches
+from memfit.planning.levers.rematerialisation import Rematerialisation
 from memfit.planning.refusal import refuse
 from memfit.steps.recipe import Recipe
 from planning.figures import Line, job_of, network, recordings_of, segments
@@ -129,6 +133,16 @@ def test_a_refusal_says_that_a_custom_step_cannot_be_changed() -> None:
     model.compile("sgd", "mse", jit_compile=False)
     told = str(refuse(recordings_of(job_of(model, 470), {Recipe(): Line(100, 10)})))
     assert "into 470 B, and its step cannot be changed: its train_step is custom" in told
+
+
+def test_no_lever_changes_the_step_of_a_strategy_that_keeps_copies_of_variables() -> None:
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        inputs = keras.Input((1,), dtype="uint8")
+        model = keras.Model(inputs, keras.layers.Dense(1, use_bias=False)(inputs))
+        model.compile("sgd", "mse", jit_compile=False)
+        job = Job(model, BATCH, Size("1GiB"), Fidelity.NEAR)
+        refusals = [lever.why_not(job) for lever in (MicroBatches(), Rematerialisation())]
+    assert refusals == ["MirroredStrategy runs its steps and keeps its variables"] * 2
 
 
 @pytest.mark.parametrize(

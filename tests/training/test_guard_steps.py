@@ -79,6 +79,15 @@ def test_under_a_distribution_strategy_there_is_no_guard_and_the_run_says_so() -
     assert int(model.optimizer.iterations) == 3
 
 
+def test_a_plan_that_changes_the_step_is_refused_under_a_strategy_that_keeps_copies_of_variables() -> None:
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = network()
+    with pytest.raises(memfit.InvalidInput, match="MirroredStrategy runs its steps"):
+        memfit.fit(model, X, Y, batch_size=8, verbose=0, plan=levers(model, 8, micro_batch=4))
+    memfit.fit(model, X, Y, batch_size=8, verbose=0)
+    assert model.optimizer.iterations.numpy() == 3
+
+
 class Loop(layers.Layer):
     """A loop in a function of its own, which TensorFlow traces once and for any executor but one."""
 

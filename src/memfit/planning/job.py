@@ -8,7 +8,7 @@ from memfit.errors import CannotTell, InvalidInput
 from memfit.estimation.recording.specs import mapped, spec_of
 from memfit.planning.fidelity import Fidelity
 from memfit.sizes import Size
-from memfit.steps.installing import is_custom
+from memfit.steps.installing import why_step_is_fixed
 from memfit.steps.micro_batches.exactness import find_difference
 from memfit.steps.rematerialisation import Segments, find_choices
 
@@ -46,17 +46,15 @@ class Job:
         return _REFERENCE_BATCH if self.batch_size == "max" else self.batch_size
 
     @property
-    def custom_step(self) -> str | None:
-        """Says that the model has its own `train_step`, which no lever can look into, or None."""
-        if not is_custom(self.model, "train_step"):
-            return None
-        return "its train_step is custom, and only that method knows how its losses add up"
+    def fixed_step(self) -> str | None:
+        """Says why no lever can compute the model's step in another way, or None."""
+        return why_step_is_fixed(self.model)
 
     @cached_property
     def segment_choices(self) -> tuple[tuple[Segments, ...], str | None]:
         """The choices of segments for rematerialisation, least recomputation first, and why there are none."""
-        if self.custom_step is not None:
-            return (), self.custom_step
+        if self.fixed_step is not None:
+            return (), self.fixed_step
         if self.model.run_eagerly:
             return (), "the model runs eagerly, and only a traced step can be rematerialised"
         # A GPU's step is asked of its compiler, which is XLA.

@@ -20,6 +20,22 @@ def is_custom(model: keras.Model, step: str) -> bool:
     return step in vars(model) or getattr(type(model), step) is not getattr(keras.Model, step)
 
 
+def why_step_is_fixed(model: keras.Model) -> str | None:
+    """Says why a model's training step cannot be computed in another way, or None where it can.
+
+    A strategy that keeps copies of the variables lets them be written only by its own rules, and those know
+    Keras's step.
+    """
+    import tensorflow as tf
+
+    if is_custom(model, "train_step"):
+        return "its train_step is custom, and only that method knows how its losses add up"
+    of_one_device = isinstance(model.distribute_strategy, tf.distribute.OneDeviceStrategy)
+    if keras_training.has_strategy(model) and not of_one_device:
+        return f"{type(model.distribute_strategy).__name__} runs its steps and keeps its variables"
+    return None
+
+
 @contextmanager
 def installed(model: keras.Model, **steps: "Step | None") -> Iterator[None]:
     """Lets a model run other steps (`train_step`, `test_step`) and restores its own ones afterwards.

@@ -10,7 +10,7 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.layer_names import layer_names, with_names_of
 from memfit.planning.plan import Plan
-from memfit.steps.installing import is_custom
+from memfit.steps.installing import why_step_is_fixed
 from memfit.steps.micro_batches.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
 from memfit.steps.micro_batches.applicability import why_not_micro_batches
 
@@ -25,8 +25,8 @@ def check_plan(model: keras.Model, plan: Plan) -> None:
         )
     recipe = plan.recipe
     reason = None if recipe.micro_batch is None else why_not_micro_batches(model)
-    if reason is None and recipe.segments is not None and is_custom(model, "train_step"):
-        reason = "its train_step is custom"
+    if reason is None and recipe.segments is not None:
+        reason = why_step_is_fixed(model)
     if reason is not None:
         raise InvalidInput(
             f"The plan changes how a step is computed, and this model's cannot be changed: {reason}",

@@ -2,19 +2,16 @@
 
 from typing import Any
 
-from memfit.steps.installing import is_custom
+from memfit.steps.installing import why_step_is_fixed
 
 
 def why_not_micro_batches(model: Any) -> str | None:
     """Says why a model's training cannot be cut into micro-batches, or None where it can."""
     import keras
-    import tensorflow as tf
 
-    if is_custom(model, "train_step"):
-        return "its train_step is custom, and only that method knows how its losses add up"
-    replicas = (tf.distribute.get_strategy(), model.distribute_strategy)
-    if any(strategy.num_replicas_in_sync > 1 for strategy in replicas):
-        return "it is trained on several replicas"
+    fixed = why_step_is_fixed(model)
+    if fixed is not None:
+        return fixed
     if any(getattr(weight, "overwrite_with_gradient", False) for weight in model.trainable_variables):
         return "it has weights that are overwritten with their gradient (float8)"
     losses = keras.tree.flatten(model.loss) if getattr(model, "loss", None) is not None else []
