@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from memfit.estimation.recording.failures import step_failures
-from memfit.estimation.recording.specs import Batch, Spec, TensorSpecs, mapped, outputs_of
+from memfit.estimation.recording.specs import Batch, Spec, TensorSpecs, mapped
 from memfit.estimation.recording.step import Tensor, Traced
+from memfit.estimation.recording.symbolic import outputs_of
 
 
 def make_variables(model: Any, spec: Spec, batch: int, phase: str) -> None:

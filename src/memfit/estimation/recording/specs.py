@@ -4,16 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memfit.compat.keras_layers import input_structure
 from memfit.data.peeking import first_batch, is_generator
 from memfit.errors import CannotTell
+from memfit.estimation.recording.symbolic import EXAMPLE, inputs_of, outputs_of
 
 Batch = Any
 # The structure of a batch with a tf.TensorSpec for every tensor.
 TensorSpecs = Any
-_REMEDY = (
-    "Pass an example as data=(x, y), or the tf.data.Dataset that fit() gets; only shapes and types are read"
-)
 _LONGEST = (
     "Make a plan or an estimate with one of the longest batches as an example: memfit.plan(..., data=(x, y)); "
     "memfit.fit takes the plan as plan="
@@ -78,13 +75,7 @@ def spec_of(model: Any, data: Any = None) -> Spec:
     """
     if data is not None:
         return Spec(_from_example(model, data))
-    if not getattr(model, "inputs", None):
-        raise CannotTell(
-            "The shapes of the inputs must be known, and this model does not say them",
-            received=type(model).__name__,
-            remedy=_REMEDY,
-        )
-    x = mapped(lambda t: _leaf(t.name, t.shape, t.dtype), _input_structure(model))
+    x = mapped(lambda t: _leaf(t.name, t.shape, t.dtype), inputs_of(model))
     y = mapped(lambda t: t, _targets(model))
     return Spec((x, y))
 
@@ -105,14 +96,6 @@ def bytes_per_sample(spec: Spec) -> list[int]:
     return sizes
 
 
-def outputs_of(model: Any) -> Any:
-    """Returns a model's symbolic outputs in their own structure."""
-    try:
-        return model.output
-    except AttributeError:  # a Sequential model has a list only
-        return model.outputs[0] if len(model.outputs) == 1 else model.outputs
-
-
 def mapped(function: Any, structure: Any) -> Any:
     """Applies a function to every leaf of nested tuples, lists and dicts; None stays None."""
     if structure is None:
@@ -124,16 +107,7 @@ def mapped(function: Any, structure: Any) -> Any:
     return function(structure)
 
 
-def _input_structure(model: Any) -> Any:
-    structure = input_structure(model)
-    if structure is None:
-        structure = model.inputs
-    if isinstance(structure, tuple | list) and len(structure) == 1:
-        return structure[0]
-    return structure
-
-
-def _leaf(name: str, shape: Any, dtype: Any, remedy: str = _REMEDY) -> Leaf:
+def _leaf(name: str, shape: Any, dtype: Any, remedy: str = EXAMPLE) -> Leaf:
     sizes = tuple(shape)[1:]
     if any(size is None for size in sizes):
         raise CannotTell(
