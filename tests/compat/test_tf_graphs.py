@@ -4,6 +4,7 @@ import gc
 import weakref
 from collections.abc import Iterator
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -33,6 +34,24 @@ def test_graphs_of_deleted_functions_are_let_go():
     tf_graphs.forget_gradients_of_dead_graphs()
     gc.collect()
     assert graph() is None
+
+
+@canary("tf_graphs.has_each_row_once", "embedding_lookup_sparse's op Unique", of="tensorflow")
+def test_rows_of_a_product_with_a_sparse_matrix_are_known_from_rows_of_an_embedding():
+    table, found = tf.Variable(tf.ones([4, 2])), []
+
+    @tf.function
+    def step(sparse):
+        for looked_up in (
+            lambda: keras.ops.matmul(sparse, table),
+            lambda: tf.gather(table, tf.cast(sparse.values, tf.int32)),
+        ):
+            with tf.GradientTape() as tape:
+                value = looked_up()
+            found.append(tf_graphs.has_each_row_once(tape.gradient(value, table)))
+
+    step(tf.sparse.from_dense([[1.0, 0.0, 2.0, 0.0], [1.0, 0.0, 0.0, 1.0]]))
+    assert found == [True, False]
 
 
 @canary("tf_graphs.make_variable", "resource_variable_ops.ResourceVariable", of="tensorflow")

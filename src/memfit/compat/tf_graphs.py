@@ -63,6 +63,17 @@ def belong_to(op: Any, forward: Any) -> None:
     op._original_op = forward
 
 
+def has_each_row_once(gradient: Any) -> bool:
+    """Whether a gradient of rows, in a graph, names no row twice because they were looked up by unique numbers.
+
+    That is how `tf.nn.embedding_lookup_sparse` looks them up, by which Keras multiplies with a sparse matrix.
+    """
+    op = gradient.indices.op
+    while op.type in ("Reshape", "Cast", "Identity"):
+        op = op.inputs[0].op
+    return bool(op.type == "Unique")
+
+
 def make_variable(value: Tensor, shape: Any = None) -> Any:
     """Makes a variable (of any shape, by default) while a function is traced, unseen by it.
 

@@ -2,7 +2,8 @@
 
 The gradient of an embedding is a list of rows, and Keras's optimizers treat a row that occurs twice otherwise than
 their sum (Adam squares each). So rows are not added up but collected, and the optimizer gets the list that it
-would have got for the whole batch.
+would have got for the whole batch. The gradient of a product with a sparse matrix is a list of rows, too, but
+each row of the batch is there once, as a sum: those are added up.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from memfit.compat.keras_layers import all_layers
-from memfit.compat.tf_graphs import make_variable
+from memfit.compat.tf_graphs import has_each_row_once, make_variable
 from memfit.errors import InvalidInput
 
 
@@ -28,6 +29,7 @@ class Accumulators:
         self._reached: set[int] = set()
         self._model = model
         self._rowed: set[int] | None = None
+        self._summed: set[int] = set()
         # TensorFlow's optimizer would turn tf.zeros into a constant of that size, which stays in memory.
         self._zero = tf.Variable(0.0, trainable=False)
 
@@ -58,6 +60,8 @@ class Accumulators:
                     rows += [tf.zeros([0, *weight.shape[1:]], weight.dtype), tf.zeros([0], tf.int64)]
                     continue
                 rows += [gradient.values, tf.cast(gradient.indices, tf.int64)]
+                if not tf.executing_eagerly() and has_each_row_once(gradient):
+                    self._summed.add(id(weight))
             elif gradient is not None:
                 self._sums[id(weight)].assign_add(gradient)
             if gradient is not None:
@@ -71,10 +75,14 @@ class Accumulators:
     def gradients(self, weights: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
         """The gradients of the batch; None for a weight that has none, as TensorFlow says it."""
         left = iter(rows)
-        found = {
-            id(weight): tf.IndexedSlices(next(left), next(left), tf.constant(list(weight.shape), tf.int64))
-            for weight in self._with_rows(weights)
-        }
+        found: dict[int, Any] = {}
+        for weight in self._with_rows(weights):
+            values, indices = next(left), next(left)
+            if id(weight) in self._summed:
+                indices, places = tf.unique(indices)
+                values = tf.math.unsorted_segment_sum(values, places, tf.size(indices))
+            shape = tf.constant(list(weight.shape), tf.int64)
+            found[id(weight)] = tf.IndexedSlices(values, indices, shape)
         found |= {id(weight): tf.convert_to_tensor(self._sums[id(weight)]) for weight in self._dense(weights)}
         return [found[id(weight)] if id(weight) in self._reached else None for weight in weights]
 

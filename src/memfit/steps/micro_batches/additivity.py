@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.compat import keras_layers
+from memfit.compat import keras_data, keras_layers
 from memfit.compat.keras_layers import all_layers
 from memfit.steps.micro_batches.batch import PartedBatch, PartResult
 from memfit.steps.micro_batches.loss_shares import losses_of_part
@@ -42,15 +42,14 @@ def losses_whole_and_in_parts(model: keras.Model, data: Any) -> tuple[float, flo
 
     Args:
         model: A compiled model; what is missing of it is built.
-        data: A batch as Keras gives it to a step.
+        data: Some samples as `fit` takes them, or a batch as Keras gives it to a step.
 
     Returns:
         Both losses, or None where they cannot be compared because the model draws random numbers even when it
         is not training.
     """
-    few = keras.tree.map_structure(
-        lambda leaf: None if leaf is None else tf.convert_to_tensor(leaf[:_SAMPLES]), data
-    )
+    few = keras.utils.unpack_x_y_sample_weight(keras.tree.map_structure(_first_samples, data))
+    few = next(iter(keras_data.array_dataset(*few, batch_size=_SAMPLES, shuffle=False, class_weight=None)))
     draws: list[bool] = []
     # In a stateless scope Keras looks for the values of regularised weights in the scope alone.
     regularised = [(v, v.value) for v in model.trainable_variables if v.regularizer is not None]
@@ -68,6 +67,15 @@ def losses_whole_and_in_parts(model: keras.Model, data: Any) -> tuple[float, flo
 
     both = loss_in_parts_of(_SAMPLES), loss_in_parts_of(2)
     return None if any(draws) else both
+
+
+def _first_samples(leaf: Any) -> Any:
+    if leaf is None:
+        return None
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.sparse.slice(leaf, [0] * leaf.shape.rank, [_SAMPLES, *leaf.dense_shape.numpy()[1:]])
+    # Not every layout of SciPy's sparse matrices can be cut.
+    return (leaf.tocsr() if hasattr(leaf, "tocsr") else leaf)[:_SAMPLES]
 
 
 def agree(whole: float, parts: float) -> bool:
