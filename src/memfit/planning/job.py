@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from memfit.errors import CannotTell, InvalidInput
-from memfit.estimation.recording.specs import mapped, spec_of
+from memfit.estimation.recording.specs import Spec, mapped, spec_of
 from memfit.planning.fidelity import Fidelity
 from memfit.sizes import Size
 from memfit.steps.installing import why_step_is_fixed
@@ -51,6 +51,15 @@ class Job:
         return why_step_is_fixed(self.model)
 
     @cached_property
+    def spec(self) -> Spec:
+        """What a batch of the training data looks like.
+
+        Raises:
+            CannotTell: If neither the model nor the example says it.
+        """
+        return spec_of(self.model, self.data)
+
+    @cached_property
     def segment_choices(self) -> tuple[tuple[Segments, ...], str | None]:
         """The choices of segments for rematerialisation, least recomputation first, and why there are none."""
         if self.fixed_step is not None:
@@ -69,10 +78,9 @@ class Job:
     def micro_batches_differ(self) -> str | None:
         """Why a sample's output in a micro-batch would be another than in the whole batch, or None."""
         try:
-            spec = spec_of(self.model, self.data)
+            batch = self.spec.batch(_TRIED_SAMPLES)
         except CannotTell as error:
             return f"it could not be tried in parts ({error})"
-        batch = spec.batch(_TRIED_SAMPLES)
         x = batch[0] if isinstance(batch, tuple) else batch
         return find_difference(self.model, x)
 
@@ -82,6 +90,6 @@ class Job:
 
         if getattr(self.model, "inputs", None):
             return None
-        structure = spec_of(self.model, self.data).structure
+        structure = self.spec.structure
         x = structure[0] if isinstance(structure, tuple) else structure
         return mapped(lambda leaf: tf.TensorSpec((self.reference_batch, *leaf.shape), leaf.dtype), x)

@@ -27,7 +27,6 @@ from memfit.planning.recordings import RECORDED_PARTS, Recordings, held_bytes
 from memfit.planning.refusal import refuse
 from memfit.planning.search import list_recorded, record_tightest, search_largest_batch, search_recipe
 from memfit.sizes import Size
-from memfit.steps.host_arrays import why_not_host_arrays
 from memfit.steps.recipe import Recipe
 
 _applied: list[Any] = []  # changes to the copy of a model that is recorded; let go of, they would be undone
@@ -89,7 +88,7 @@ def _key(job: Job) -> tuple[Any, ...] | None:
     name = fingerprint(job.model, spec_of(job.model, job.data)) if is_on() and job.model.built else None
     if name is None:
         return None
-    data = (held_bytes(job.data), why_not_host_arrays(job.model, job.data))
+    data = (held_bytes(job.data), *(lever.why_not(job) for lever in LEVERS if lever.looks_at_data))
     levers = tuple(type(lever).__qualname__ for lever in LEVERS)
     devices = (job.device, tuple(gpu.name for gpu in gpus()))
     asked = (job.batch_size, int(job.memory), str(job.allow), job.validation_batch_size)

@@ -17,6 +17,7 @@ class HostInputs(Lever):
     """Leaves the user's arrays on the host."""
 
     name = "inputs on the host"
+    looks_at_data = True
 
     def fidelity(self, job: Job) -> Fidelity:
         """The same samples in the same order: exact."""

@@ -48,6 +48,8 @@ class Lever(ABC):
     """
 
     name: ClassVar[str]
+    # Whether `why_not` depends on the data itself, and not only on its shapes and types.
+    looks_at_data: ClassVar[bool] = False
 
     @abstractmethod
     def fidelity(self, job: Job) -> Fidelity:

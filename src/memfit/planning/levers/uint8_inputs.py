@@ -1,18 +1,31 @@
 """Inputs in 8 bits until they are on the device: advice for images."""
 
+import math
+from typing import Any
+
 from memfit.compat.keras_layers import all_layers
+from memfit.data.peeking import FirstBatch
+from memfit.errors import CannotTell
+from memfit.estimation.recording.specs import Leaf
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers.lever import Facts, Lever
 from memfit.sizes import Size
 
 _SCALING = ("Rescaling", "Normalization")
+_CHANNELS = (1, 3, 4)
+# How pixels come in floats: as they are, from 0 to 1, and from -1 to 1; factor and offset back to whole numbers.
+_WAYS_BACK = ((1.0, 0.0), (255.0, 0.0), (127.5, 127.5))
+# Of a whole number of up to 255, far above float32 rounding and far below what interpolation makes of it.
+_TOLERANCE = 1e-2
+_SAMPLES_SEEN = 8
 
 
 class Uint8Inputs(Lever):
-    """Advises to feed images as uint8 where they come as float32."""
+    """Advises to feed images as uint8 where they come as floats."""
 
     name = "inputs in uint8"
+    looks_at_data = True
 
     def fidelity(self, job: Job) -> Fidelity:
         """The same values."""
@@ -25,11 +38,58 @@ class Uint8Inputs(Lever):
         return "yours to change: feed uint8 images, and scale in the model (Rescaling)"
 
     def why_not(self, job: Job) -> str | None:
-        """Only images of up to four channels hold 8 bits a value as a rule."""
-        inputs = getattr(job.model, "inputs", None) or []
-        images = [tensor for tensor in inputs if len(tensor.shape) == 4 and (tensor.shape[-1] or 0) <= 4]
-        return None if images else "the inputs are not images"
+        """Only images hold 8 bits a value as a rule, and where there is an example it tells."""
+        try:
+            return None if _float_images(job) else "the inputs are not images, or not in floats"
+        except CannotTell:
+            return "the shapes of the inputs are not known"
 
     def advise_saving(self, facts: Facts | None, job: Job, batch_size: int) -> Size | None:
-        """Three of four bytes."""
-        return None if facts is None else Size(int(facts.inputs * batch_size * 0.75))
+        """All but one byte of each value."""
+        import tensorflow as tf
+
+        if facts is None:
+            return None
+        saved = sum(math.prod(leaf.shape) * (tf.as_dtype(leaf.dtype).size - 1) for leaf in _float_images(job))
+        return Size(saved * batch_size)
+
+
+def _float_images(job: Job) -> list[Leaf]:
+    """The inputs that may be images and come in floats."""
+    import keras
+
+    leaves = keras.tree.flatten(_first(job.spec.structure))
+    examples = keras.tree.flatten(_example(job.data))
+    if len(examples) != len(leaves):  # a dataset, of which nothing is read
+        examples = [None] * len(leaves)
+    return [
+        leaf
+        for leaf, example in zip(leaves, examples, strict=True)
+        if len(leaf.shape) == 3
+        and leaf.shape[-1] in _CHANNELS
+        and "float" in leaf.dtype
+        and _may_be_pixels(example)
+    ]
+
+
+def _first(batch: Any) -> Any:
+    return batch[0] if isinstance(batch, tuple) else batch
+
+
+def _example(data: Any) -> Any:
+    return _first(data.batch if isinstance(data, FirstBatch) else data)
+
+
+def _may_be_pixels(example: Any) -> bool:
+    """Whether the first samples are whole numbers from 0 to 255, scaled or not; true where there are no values."""
+    import numpy as np
+
+    if not hasattr(example, "__array__"):
+        return True
+    values = np.asarray(example[:_SAMPLES_SEEN], "float64")
+    for factor, offset in _WAYS_BACK:
+        pixels = values * factor + offset
+        whole = np.abs(pixels - np.round(pixels)) < _TOLERANCE
+        if np.all(whole & (pixels > -_TOLERANCE) & (pixels < 255 + _TOLERANCE)):
+            return True
+    return False
