@@ -48,8 +48,8 @@ def losses_whole_and_in_parts(model: keras.Model, data: Any) -> tuple[float, flo
         Both losses, or None where they cannot be compared because the model draws random numbers even when it
         is not training.
     """
-    few = keras.utils.unpack_x_y_sample_weight(keras.tree.map_structure(_first_samples, data))
-    few = next(iter(keras_data.array_dataset(*few, batch_size=_SAMPLES, shuffle=False, class_weight=None)))
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(keras.tree.map_structure(_first_samples, data))
+    few = next(iter(keras_data.array_dataset(x, y, weights, _SAMPLES, shuffle=False, class_weight=None)))
     draws: list[bool] = []
     # In a stateless scope Keras looks for the values of regularised weights in the scope alone.
     regularised = [(v, v.value) for v in model.trainable_variables if v.regularizer is not None]
