@@ -162,7 +162,7 @@ class Recordings:
         apply each as soon as it is there. Where activations are most of a step, that makes no difference.
         """
         job = self.job
-        if job.model.jit_compile or job.custom_step is not None or self.stock.by_compiler:
+        if job.model.jit_compile or job.fixed_step is not None or self.stock.by_compiler:
             return False
         sizes = [math.prod(weight.shape) * _itemsize(weight) for weight in job.model.trainable_variables]
         kept = self.stock.kept(job.reference_batch)
