@@ -24,7 +24,7 @@ class Rematerialisation(Lever):
 
     def explain(self, job: Job, batch_size: int) -> str:
         """Says what is chosen."""
-        return "the least recomputation that fits"
+        return "the least recomputation that is known to fit"
 
     def why_not(self, job: Job) -> str | None:
         """Says why nothing can be computed again."""
