@@ -23,6 +23,7 @@ _LONGEST = (
     "survival/test_resuming.py",
     "steps/test_rematerialisation.py",
     "test_docs.py",
+    "test_fuzz.py",
     "planning/test_explaining.py",
 )
 

@@ -25,7 +25,7 @@ class NotTrained(Exception):
 
 def find_difference(network: Network) -> str | None:
     """Trains a network both ways in float64; returns what differs, or None."""
-    keras.config.set_floatx("float64")
+    _compute_in("float64")
     try:
         try:
             stock_logs, stock = _train_stock(network)
@@ -33,7 +33,7 @@ def find_difference(network: Network) -> str | None:
             raise NotTrained from error
         logs, ours = _train(network)
     finally:
-        keras.config.set_floatx("float32")
+        _compute_in("float32")
         keras.backend.clear_session()
     for step, (one, two) in enumerate(zip(stock_logs, logs, strict=True), 1):
         for key in one:
@@ -60,6 +60,11 @@ def choose_recipe(network: Network, model: keras.Model) -> Recipe:
         if lever.why_not(job) is None and lever.fidelity(job) == Fidelity.EXACT:
             micro_batch = network["micro_batch"]
     return Recipe(segments=segments, micro_batch=micro_batch)
+
+
+def _compute_in(dtype: str) -> None:
+    keras.config.set_floatx(dtype)
+    keras.config.set_dtype_policy(dtype)
 
 
 def _train_stock(network: Network) -> tuple[list[dict[str, Any]], list[tuple[str, Any]]]:

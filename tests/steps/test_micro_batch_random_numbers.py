@@ -1,6 +1,6 @@
 """Micro-batches draw the random numbers that their samples would get in the whole batch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -18,11 +18,7 @@ SHAPE = (9, 7, 3)  # rows of odd lengths: a counter gives several numbers at onc
 SAMPLES, STEPS = 11, 3
 
 
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    keras.config.set_floatx("float64")
-    yield
-    keras.config.set_floatx("float32")
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 class OwnNoise(layers.Layer):

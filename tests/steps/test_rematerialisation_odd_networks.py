@@ -1,6 +1,6 @@
 """Networks of which little or nothing can be saved: there are no choices, or few, and never a crash."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,15 +12,7 @@ from keras import layers
 from memfit.errors import InvalidInput
 from memfit.steps.rematerialisation import find_choices, rematerialise
 
-
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    """TensorFlow fuses other ops where a graph has other readers: rounding differs, and stands out less here."""
-    for dtype in ("float64", "float32"):
-        keras.config.set_floatx(dtype)
-        keras.config.set_dtype_policy(dtype)
-        if dtype == "float64":
-            yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def one_dense() -> keras.Model:

@@ -1,6 +1,5 @@
 """Losses of rematerialised steps: Keras computes a cross-entropy from logits where it can see them."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -16,11 +15,7 @@ from memfit.steps.train_step import build
 STEPS = 3
 
 
-@pytest.fixture(autouse=True)
-def _float64() -> Iterator[None]:
-    keras.config.set_floatx("float64")
-    yield
-    keras.config.set_floatx("float32")
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 class Plain(layers.Layer):
