@@ -104,11 +104,15 @@ def _search(job: Job, recorder: Recorder) -> Plan:
     recordings = _record_stock(job, recorder)
     chosen: Candidate | None
     if job.batch_size == "max":
+        _ = job.segment_choices  # which builds the model: levers ask a built one more
         batch_size, chosen = search_largest_batch(recordings)
     else:
         batch_size = job.batch_size
         stock = Candidate(Recipe(), Fidelity.EXACT, recordings.need(Recipe(), batch_size), 1.0)
-        chosen = choose_best([stock], job.memory) or search_recipe(recordings, batch_size)
+        chosen = choose_best([stock], job.memory)
+        if chosen is None:
+            _ = job.segment_choices
+            chosen = search_recipe(recordings, batch_size)
         if chosen is None:
             record_tightest(recordings, batch_size)
             chosen = choose_best(list_recorded(recordings, batch_size), job.memory)

@@ -87,8 +87,8 @@ class PartedBatch:
         step = tf.minimum(self._size_of(self.samples), self.samples)
         count = self.samples // step if apart else (self.samples + step - 1) // step
 
-        # XLA has random numbers of its own, in an order of its own.
-        seeds = None if apart else Seeds(self._model)
+        # XLA has random numbers of its own, in its own order; only a graph tells samples from other dimensions.
+        seeds = None if apart or tf.executing_eagerly() else Seeds(self._model)
 
         def one(start: Any, size: Any, sums: Sums) -> PartResult:
             if seeds is None:

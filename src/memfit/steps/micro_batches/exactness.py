@@ -25,7 +25,7 @@ def find_difference(model: keras.Model, x: Any) -> str | None:
     BatchNormalization is not looked for: that micro-batches change it needs no trial.
 
     Args:
-        model: A model; what is missing of it is built.
+        model: A model; nothing of it changes.
         x: Its inputs for some samples, at least five, as NumPy arrays.
     """
     own_code = _has_code_of_its_own(model)
@@ -34,9 +34,11 @@ def find_difference(model: keras.Model, x: Any) -> str | None:
         return None
     if draws and model.jit_compile:
         return "other random numbers: XLA draws them in an order of its own"
+    if draws and model.run_eagerly:
+        return "other random numbers: a step that runs eagerly does not say which dimension is the samples'"
+    if not all(layer.built for layer in keras_layers.all_layers(model)):
+        return "it could not be tried in parts before its first batch: not all of its layers are built"
     try:
-        if not all(layer.built for layer in keras_layers.all_layers(model)):
-            keras_layers.forward(model, x, training=False)
         whole, parts = _compute_whole_and_in_parts(model, x)
     except Exception as error:  # whatever a user's layer raises on synthetic samples
         return f"it could not be tried in parts ({type(error).__name__})"
