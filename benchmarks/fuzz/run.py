@@ -40,7 +40,7 @@ def fuzz(count: int, start: int) -> tuple[int, str | None]:
             why = find_difference(network)
         except NotTrained:
             reject()
-        except Exception:
+        except Exception:  # a network that memfit does not train is a difference, whatever it raises
             why = "it fails: " + traceback.format_exc(limit=-3).strip().replace("\n", "\n# ")
         if why is not None:
             smallest["script"] = describe(network, why)

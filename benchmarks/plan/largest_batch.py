@@ -158,7 +158,7 @@ def shown(row: dict[str, Any]) -> list[object]:
     waited = sum(trial["seconds"] for trial in made)
 
     def faster(seconds: float) -> str:
-        return f"{seconds:.0f} s ({waited / seconds:.1f}x)"
+        return f"{seconds:.0f} s ({waited / max(seconds, 0.1):.1f}x)"  # seconds are kept to a tenth
 
     return [
         row["model"],

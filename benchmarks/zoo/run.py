@@ -96,14 +96,14 @@ def measure(name: str) -> dict[str, Any]:
     try:
         isolated(run_steps, name, FOLDER, memory=predicted["needed"])
         row["capped"] = "completes"
-    except Exception as error:
+    except Exception as error:  # the table says what became of it
         row["capped"] = f"{type(error).__name__}"
     x, y = data(build(name), STEPS * BATCH)
     memory = predicted["half"] + x.nbytes + y.nbytes + 5 * (x.nbytes + y.nbytes) // STEPS
     row["arena_mib"] = round(memory / MIB)
     try:
         planned = isolated(run_planned, name, memory, FOLDER, memory=memory)
-    except Exception as error:
+    except Exception as error:  # and the other rows are still measured
         planned = {"plan": f"{type(error).__name__}: {error}"[:200]}
     if "losses" in planned:
         # Keras shows the mean of an epoch's losses so far.

@@ -138,9 +138,9 @@ def compiled() -> Estimate:
 
 def test_a_step_that_xla_compiles_peaks_as_its_buffer_assignment_says(compiled):
     est = compiled
-    # The same program peaks at 96 or at 104 MiB, by where its first arrays happen to lie: 8 MiB apart.
-    measured = [isolated(_measured, _dense, 512, memory="4GiB") for _ in range(3)]
-    assert 0.98 * min(measured) <= est.peak <= 1.02 * (max(measured) + 2**23)
+    # The same program peaks at 96 in one run and at 104 MiB in the next: one of them has to be the predicted one.
+    runs = (isolated(_measured, _dense, 512, memory="4GiB") for _ in range(6))
+    assert any(est.peak == pytest.approx(measured, rel=0.02) for measured in runs)
     assert "compiled by XLA for batch 512" in est.source
 
 
@@ -384,17 +384,20 @@ def test_unknown_shapes_are_refused_with_the_remedy():
         memfit.estimate(odd, 8)
 
 
-def test_a_batch_far_beyond_is_recorded_itself():
-    """Kernels of 3D convolutions take more memory from some batch on: no line leads there."""
+def test_a_batch_far_away_is_recorded_itself():
+    """This convolution takes ten times as much at 64 as at 16: no line leads from one to the other."""
     layers = keras.layers
     model = keras.Sequential(
-        [keras.Input((8, 16, 16, 1)), layers.Conv3D(8, 3, padding="same"), layers.Flatten(), layers.Dense(2)]
+        [keras.Input((8, 32, 32, 1)), layers.Conv3D(8, 3, padding="same"), layers.Flatten(), layers.Dense(2)]
     )
     model.compile("sgd", "mse", jit_compile=False)
-    first = memfit.estimate(model, 4)
-    assert first.at(8).made_from is first.made_from
-    far = first.at(64)
+    first = memfit.estimate(model, 64)
+    assert first.at(128).made_from is first.made_from
+    assert first.peak > 200 * 2**20
+    far = first.at(4)
     assert far.made_from is not first.made_from
-    assert far.at(128).made_from is far.made_from
-    assert far.peak == pytest.approx(memfit.estimate(model, 64).peak, rel=0.05)
-    assert first.max_batch("100MiB") == pytest.approx(far.max_batch("100MiB"), rel=0.3)
+    assert far.peak < 20 * 2**20
+    largest = first.max_batch("50MiB")
+    assert 4 <= largest < 64
+    assert first.fits("50MiB", largest)
+    assert not first.fits("50MiB", largest + 1)

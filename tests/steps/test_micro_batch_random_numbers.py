@@ -131,7 +131,8 @@ def test_a_trial_finds_what_micro_batches_change(name):
     assert "random numbers" in found
 
 
-def test_under_xla_the_numbers_are_others():
-    model = network(EXACT["Dropout"])
+@pytest.mark.parametrize("name", ["Dropout", "Keras's own generator"])
+def test_under_xla_the_numbers_are_others(name):
+    model = network(EXACT[name])
     model.jit_compile = True
     assert "XLA" in (find_difference(model, np.zeros((5, *SHAPE))) or "")

@@ -1,5 +1,6 @@
 """The prediction a person reads: the peak of a phase at a batch size, what it is made of, and what it needs."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -8,7 +9,7 @@ from typing import Any
 from memfit.budgets.gpu_table import GPU
 from memfit.errors import InvalidInput
 from memfit.estimation.fit import Fit
-from memfit.estimation.source import Prediction, Source, Tensor, Unknown
+from memfit.estimation.source import LARGEST_BATCH, Prediction, Source, Tensor, Unknown
 from memfit.sizes import Size
 from memfit.tables import table
 
@@ -95,8 +96,8 @@ class Estimate:
     def at(self, batch_size: int) -> "Estimate":
         """Returns the estimate at another batch size: replayed, or compiled for the GPU.
 
-        Beyond twice what was asked about the step is recorded anew, which takes seconds: kernels may take
-        other ways for large batches.
+        Beyond twice and below half of what was asked about, the step is recorded anew, which takes seconds: kernels
+        may take other ways for large batches.
         """
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise InvalidInput(
@@ -133,11 +134,22 @@ class Estimate:
 
     def max_batch(self, memory: int | str) -> int:
         """Returns the largest batch size that fits into `memory` with its margin, 0 if none does."""
-        largest = self.made_from.max_batch(Size(memory), self.batch_size)
-        nearer = None if self.nearby is None or not largest else self.nearby(largest)
-        if nearer is None or nearer.batch_size <= self.batch_size:
-            return largest
-        return nearer.max_batch(memory)
+        memory = Size(memory)
+        guess = self.made_from.max_batch(memory, self.batch_size)
+        if self.nearby is None:
+            return guess
+        # Other recordings may not agree with the guess: find a batch that fits, followed by one that does not.
+        fits, too_large = 0, None
+        while fits < LARGEST_BATCH and (too_large is None or too_large - fits > 1):
+            if not fits < guess < (too_large or math.inf):
+                guess = fits + 1 if too_large is None else (fits + too_large) // 2
+            near = self.nearby(guess)
+            if near.fits(memory, guess):
+                fits = guess
+            else:
+                too_large = guess
+            guess = near.made_from.max_batch(memory, guess)
+        return fits
 
     @property
     def validate(self) -> "Estimate":

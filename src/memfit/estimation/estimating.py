@@ -8,7 +8,8 @@ from memfit.estimation.estimate import Estimate
 from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.step import Build
 
-# How many times a batch may be what a recording was made for: a Conv3D took twice as much at 32 as at 16.
+# A recording made for a batch holds its half too, and speaks for what is between its half and its double: a Conv3D
+# took twice as much at 32 as at 16.
 _FAR = 2
 
 
@@ -37,7 +38,7 @@ def estimate(
             picklable.
 
     Returns:
-        The estimate; other batch sizes come from the same recording with `at`, unless they are far larger.
+        The estimate; other batch sizes come from the same recording with `at`, unless they are far from it.
 
     Raises:
         InvalidInput: If the model is not compiled, a shape is unknown, the batch is no positive number, or the
@@ -54,14 +55,14 @@ def estimate(
 
 
 class _Recorded:
-    """The recordings of a model's step, each for a batch size: one more where all are far below what is asked."""
+    """The recordings of a model's step, each for a batch size: one more where all are far from what is asked."""
 
     def __init__(self, model: Any, data: Any, device: str | None, build: Build | None) -> None:
         self._model, self._data, self._device, self._build = model, data, device, build
         self._known: dict[int, Estimate] = {}
 
     def __call__(self, batch_size: int) -> Estimate:
-        near = [batch for batch in self._known if batch_size <= _FAR * batch]
+        near = [batch for batch in self._known if batch <= _FAR * batch_size <= _FAR**2 * batch]
         if not near:
             with Recorder(self._model, self._data, self._device) as recorder:
                 made = recorder.estimate(batch_size, self._build)

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 from memfit.budgets.gpu_table import GPU
 from memfit.sizes import Size
 
+LARGEST_BATCH = 2**20  # what a search for the largest batch ends at
+
 
 @dataclass(frozen=True)
 class Tensor:

@@ -15,8 +15,6 @@ from memfit.planning.recordings import Recordings
 from memfit.sizes import Size
 from memfit.steps.recipe import Recipe
 
-_NOT_NEEDED = "not needed"
-
 
 def build_plan(recordings: Recordings, batch_size: int, chosen: Candidate) -> Plan:
     """Builds the plan of the candidate that was chosen for a batch."""
@@ -58,6 +56,9 @@ def build_stock_plan(job: Job, batch_size: int, bound: Size) -> Plan:
 
 
 def _list_rows(job: Job, recipe: Recipe, batch_size: int, facts: Facts | None) -> tuple[LeverRow, ...]:
+    """Says what became of each lever; of none where none is needed, because asking some of them takes seconds."""
+    if recipe == Recipe():
+        return ()
     return tuple(_describe(lever, job, recipe, batch_size, facts) for lever in LEVERS)
 
 
@@ -65,7 +66,7 @@ def _describe(lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Fa
     fidelity = lever.fidelity(job)
     if not lever.is_used(recipe):
         why, saving = _explain_unused(lever, job, recipe, batch_size), None
-        if not recipe.is_stock and lever.why_not(job) is None:
+        if lever.why_not(job) is None:
             saving = lever.advise_saving(facts, job, batch_size)
         return LeverRow(lever.name, fidelity, used=False, why=why, saving=saving)
     saving = cost = None
@@ -85,8 +86,6 @@ def _describe(lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Fa
 
 
 def _explain_unused(lever: Lever, job: Job, recipe: Recipe, batch_size: int) -> str:
-    if recipe.is_stock:
-        return _NOT_NEEDED
     if (reason := lever.why_not(job)) is not None:
         return reason
     if next(iter(lever.offer(job, Recipe(), batch_size)), None) is None:  # it only advises

@@ -82,7 +82,7 @@ class Job:
         except CannotTell as error:
             return f"it could not be tried in parts ({error})"
         x = batch[0] if isinstance(batch, tuple) else batch
-        return find_difference(self.model, x)
+        return find_difference(self.model, mapped(_vary_whole_numbers, x))
 
     def _input_specs(self) -> Any:
         """Tensor specs of the inputs; None where the model tells them itself."""
@@ -93,3 +93,12 @@ class Job:
         structure = self.spec.structure
         x = structure[0] if isinstance(structure, tuple) else structure
         return mapped(lambda leaf: tf.TensorSpec((self.reference_batch, *leaf.shape), leaf.dtype), x)
+
+
+def _vary_whole_numbers(array: Any) -> Any:
+    """Returns zeros and ones where there are zeros alone: samples that are all the same show nothing if mixed."""
+    import numpy as np
+
+    if array.dtype.kind not in "iub":
+        return array
+    return np.random.default_rng(0).integers(0, 2, array.shape).astype(array.dtype)

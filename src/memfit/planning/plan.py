@@ -100,6 +100,8 @@ class Plan:
             ]
             for lever in sorted(self.levers, key=lambda lever: (not lever.used, lever.fidelity))
         ]
+        if not rows:
+            return table(facts)
         head = ["", "lever", "fidelity", "saves", "time", "why"]
         return table(facts) + "\n\n" + table(rows, head=head, right=[3, 4])
 

@@ -13,11 +13,10 @@ from memfit.estimation.replay.naming import KINDS
 from memfit.estimation.replay.played import Played
 from memfit.estimation.replay.replay import Moment, Peak, course, find_peaks, moment
 from memfit.estimation.replay.script import Script
-from memfit.estimation.source import Course, Tensor, Unknown
+from memfit.estimation.source import LARGEST_BATCH, Course, Tensor, Unknown
 from memfit.sizes import Size
 
 _MIB = 2**20
-_LARGEST_BATCH = 2**20
 # Batch sizes whose replays are kept, some MiB each.
 _KEPT = 8
 
@@ -70,7 +69,7 @@ class RecordedSource:
     def max_batch(self, memory: Size, start: int) -> int:
         """Finds the largest batch size that fits, 0 for none; `start` does not matter."""
         low, high = 0, 1
-        while high <= _LARGEST_BATCH and self.at(high).needs_at_most(memory):
+        while high <= LARGEST_BATCH and self.at(high).needs_at_most(memory):
             low, high = high, high * 2
         while high - low > 1:
             middle = (low + high) // 2

@@ -29,19 +29,18 @@ def find_difference(model: keras.Model, x: Any) -> str | None:
         x: Its inputs for some samples, at least five, as NumPy arrays.
     """
     own_code = _has_code_of_its_own(model)
-    draws = bool(keras_layers.own_seed_generators(model))
-    if not (draws or own_code):
+    if not (own_code or keras_layers.own_seed_generators(model)):
         return None
+    if not all(layer.built for layer in keras_layers.all_layers(model)):
+        return "it could not be tried in parts before its first batch: not all of its layers are built"
+    try:
+        whole, parts, draws = _compute_whole_and_in_parts(model, x)
+    except Exception as error:  # whatever a user's layer raises on synthetic samples
+        return f"it could not be tried in parts ({type(error).__name__})"
     if draws and model.jit_compile:
         return "other random numbers: XLA draws them in an order of its own"
     if draws and model.run_eagerly:
         return "other random numbers: a step that runs eagerly does not say which dimension is the samples'"
-    if not all(layer.built for layer in keras_layers.all_layers(model)):
-        return "it could not be tried in parts before its first batch: not all of its layers are built"
-    try:
-        whole, parts = _compute_whole_and_in_parts(model, x)
-    except Exception as error:  # whatever a user's layer raises on synthetic samples
-        return f"it could not be tried in parts ({type(error).__name__})"
     if all(_agree(one, two) for one, two in zip(whole, parts, strict=True)):
         return None
     if own_code:
@@ -49,25 +48,27 @@ def find_difference(model: keras.Model, x: Any) -> str | None:
     return "other random numbers: they cannot be drawn in parts"
 
 
-def _compute_whole_and_in_parts(model: keras.Model, x: Any) -> tuple[list[Any], list[Any]]:
+def _compute_whole_and_in_parts(model: keras.Model, x: Any) -> tuple[list[Any], list[Any], bool]:
+    """Returns the outputs of the samples at once, in parts, and whether random numbers were drawn."""
     specs = keras.tree.map_structure(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), x)
+    drawn: list[Any] = []
 
     def compute(x: Any, start: Any, size: Any) -> list[Any]:
-        with keras.StatelessScope(), draw_rows_of_batch(start, size):
-            return list(tf.nest.flatten(keras_layers.forward(model, x, training=True)))
+        with keras.StatelessScope(), draw_rows_of_batch(start, size) as draws:
+            outputs = tf.nest.flatten(keras_layers.forward(model, x, training=True))
+        drawn.extend(draws)
+        return list(outputs)
 
     number = tf.TensorSpec([], tf.int32)
     traced = tf.function(compute, autograph=False).get_concrete_function(specs, number, number)
 
     def compute_part(start: int, size: int) -> list[Any]:
         part = keras.tree.map_structure(lambda leaf: tf.constant(leaf[start : start + size]), x)
-        return [
-            np.asarray(output)
-            for output in traced(*tf.nest.flatten(part), tf.constant(start), tf.constant(size))
-        ]
+        outputs = traced(*tf.nest.flatten(part), tf.constant(start), tf.constant(size))
+        return [np.asarray(output) for output in outputs]
 
     parts = zip(*(compute_part(start, size) for start, size in _PARTS), strict=True)
-    return compute_part(0, _SAMPLES), [np.concatenate(part) for part in parts]
+    return compute_part(0, _SAMPLES), [np.concatenate(part) for part in parts], bool(drawn)
 
 
 def _agree(whole: Any, parts: Any) -> bool:

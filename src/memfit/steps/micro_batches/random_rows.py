@@ -38,15 +38,20 @@ class Seeds:
 
 
 @contextmanager
-def draw_rows_of_batch(start: Any, size: Any) -> Iterator[None]:
+def draw_rows_of_batch(start: Any, size: Any) -> Iterator[list[Draw]]:
     """Lets all draws whose first dimension is that of the samples draw the rows from `start` on.
 
     Args:
         start: The first sample of the micro-batch, a tensor.
         size: How many samples it has, a tensor.
+
+    Yields:
+        The draws that were made, to be looked at when the block has ended.
     """
+    draws: list[Draw] = []
 
     def replace(draw: Draw) -> Any:
+        draws.append(draw)
         shape = draw.arguments.get("shape")
         known = None if shape is None else known_lengths(shape)
         if known is not None and None not in known:
@@ -57,7 +62,7 @@ def draw_rows_of_batch(start: Any, size: Any) -> Iterator[None]:
         return _draw_rows(draw, tf.convert_to_tensor(shape), math.prod(in_row), start, size)
 
     with draws_replaced(replace):
-        yield
+        yield draws
 
 
 def _draw_rows(draw: Draw, shape: Any, numbers_in_row: int, start: Any, size: Any) -> Any:
