@@ -58,7 +58,7 @@ def figures(case: Case) -> list[dict[str, Any]]:
         peak = int(guess.peak)
         further = time.perf_counter() - begin
         truth = isolated(measured, position, batch, memory="16GiB")
-        capped = under(position, batch, int(guess.needed))
+        capped = under(position, batch, int(guess.prediction.needed))
         rows.append(
             {
                 "case": case.label,

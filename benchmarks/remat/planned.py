@@ -46,7 +46,7 @@ def needed(name: str) -> int:
     import memfit
 
     model, x, y = job(name)
-    return int(memfit.estimate(model, BATCHES[name], data=(x, y)).needed) + x.nbytes + y.nbytes
+    return int(memfit.estimate(model, BATCHES[name], data=(x, y)).prediction.needed) + x.nbytes + y.nbytes
 
 
 def trained(name: str, memory: int, folder: str) -> dict[str, Any]:

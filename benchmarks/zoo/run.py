@@ -30,8 +30,8 @@ def predict(name: str, folder: str) -> dict[str, Any]:
     estimate = memfit.estimate(build(name), BATCH)
     return {
         "peak": int(estimate.peak),
-        "needed": int(estimate.needed),
-        "half": int(estimate.needed) - int(estimate.breakdown["activations"]) // 2,
+        "needed": int(estimate.prediction.needed),
+        "half": int(estimate.prediction.needed) - int(estimate.breakdown["activations"]) // 2,
         "seconds": time.perf_counter() - began,
     }
 

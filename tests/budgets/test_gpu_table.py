@@ -1,12 +1,7 @@
 """The table of GPUs."""
 
-import sys
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from memfit.budgets.bfloat16 import supports_bfloat16
 from memfit.budgets.gpu_table import gpu, known_gpus
 from memfit.errors import InvalidInput
 
@@ -70,28 +65,4 @@ def test_a_card_with_another_memory_is_not_taken_for_its_namesake() -> None:
     ],
 )
 def test_bfloat16_is_told_by_the_card_and_not_by_its_spelling(spelling: str, supported: bool) -> None:
-    assert supports_bfloat16(spelling) is supported
-
-
-@pytest.mark.parametrize(
-    ("capabilities", "supported"),
-    [([], True), ([(8, 6)], True), ([(7, 5)], False), ([(9, 0), (7, 0)], False), ([(12, 0)], True)],
-)
-def test_bfloat16_of_the_gpus_here_is_told_by_the_driver(
-    capabilities: list[tuple[int, int]], supported: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", _library(capabilities))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert supports_bfloat16() is supported
-
-
-def _library(capabilities: list[tuple[int, int]]) -> Any:
-    return SimpleNamespace(
-        NVMLError=RuntimeError,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: len(capabilities),
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetUUID=lambda index: f"GPU-{index}",
-        nvmlDeviceGetCudaComputeCapability=lambda index: capabilities[index],
-    )
+    assert gpu(spelling).bfloat16 is supported

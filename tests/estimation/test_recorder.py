@@ -11,6 +11,7 @@ import memfit
 from memfit.errors import ProcessDied
 from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.keras_step import KerasStep
+from memfit.estimation.recording_process import end_recording_processes, recording_process
 
 
 def _model() -> keras.Model:
@@ -46,6 +47,7 @@ def test_a_second_recording_is_equal_to_one_in_a_fresh_process():
     with Recorder(model) as recorder:
         recorder.estimate(8, _disturb)
         second = recorder.estimate(8)
+    end_recording_processes()
     fresh = memfit.estimate(model, 8)  # a larger batch may be recorded at more sizes when there is more time
     assert _first_step(second) == _first_step(fresh)
     assert second.peak == pytest.approx(fresh.peak, rel=0.01)  # of as many steps as there was time for
@@ -70,3 +72,27 @@ def test_other_phases_can_be_asked_for_when_the_recorder_has_ended():
         estimate = recorder.estimate(64)
     assert (estimate.predict.phase, estimate.validate.phase) == ("predict", "validate")
     assert max(estimate.predict.peak, estimate.validate.peak) < estimate.peak
+
+
+def _number_of_process() -> int:
+    return os.getppid()
+
+
+def test_a_process_is_used_again_while_its_environment_is_the_same(monkeypatch):
+    def number() -> int:
+        with recording_process() as process:
+            return process.run(_number_of_process, ())
+
+    first = number()
+    assert number() == first
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
+    other = number()
+    assert other != first
+    end_recording_processes()
+    assert number() not in (first, other)
+
+
+def test_a_process_that_somebody_uses_is_not_ended():
+    with recording_process() as process:
+        end_recording_processes()
+        assert process.run(os.getpid, ()) > 0

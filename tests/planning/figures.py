@@ -9,11 +9,14 @@ import numpy as np
 import tensorflow as tf
 
 from memfit import Size
+from memfit.estimation.waiting import Waiting
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.recordings import Recordings
 from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import Segments
+
+BYTES_WAIT = Waiting(sample=1)
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,18 @@ class Line:
     limit: int | None = None  # under which it fits, whatever the margin says
     compiled: bool = False
     step_time: float | None = None
+    waiting: Waiting = BYTES_WAIT
 
     def sketch(self, batch_size: int) -> Any:
         return replace(self, batch_size=batch_size)
 
     at = sketch
 
-    def fits(self, memory: int) -> bool:
+    @property
+    def prediction(self) -> Any:
+        return self
+
+    def needs_at_most(self, memory: int) -> bool:
         if self.limit is not None:
             return self.peak <= self.limit <= memory
         return self.needed <= memory

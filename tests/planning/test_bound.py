@@ -23,8 +23,8 @@ def _functional() -> keras.Model:
 
 def test_plain_models_are_bounded_nested_and_sequential_ones_too() -> None:
     bound = upper_bound(_functional(), 4)
-    # Outputs of a sample: the input 768, 3 x 14x14x8, flattened once more, and 1; four bytes each, twice.
-    outputs = 2 * 4 * (768 + 4 * 14 * 14 * 8 + 1)
+    # Of a sample: the input 768 twice, 3 x 14x14x8, flattened once more, 1, 6 around the loss; four bytes, twice.
+    outputs = 2 * 4 * (2 * 768 + 4 * 14 * 14 * 8 + 1 + 6)
     assert bound is not None
     assert bound > 4 * outputs
     larger = upper_bound(_functional(), 8)
@@ -80,6 +80,29 @@ def test_what_kernels_of_convolutions_unfold_counts() -> None:
     peak, bound = isolated(_peak_of_transposed_convolutions, memory="1GiB")
     assert 30 * 2**20 < peak < bound
     assert not upper_bound(_compiled(keras.Sequential([keras.Input((8,)), layers.Dense(4)])), 4) > 2**20
+
+
+def _peak_of_one_layer(dtype: str, loss: str) -> tuple[int, int]:
+    """Peak of some steps of a network that is hardly more than its loss; and its bound."""
+    import numpy as np
+    import tensorflow as tf
+
+    model = keras.Sequential([keras.Input((64,), dtype=dtype), layers.Dense(64, dtype=dtype)])
+    model.compile("sgd", loss, jit_compile=False)
+    x, y = np.ones((8192, 64), dtype), np.ones((8192, 64), dtype)
+    for _ in range(3):
+        model.train_on_batch(x, y)
+    bound = upper_bound(model, 8192)
+    assert bound is not None
+    return int(tf.config.experimental.get_memory_info("CPU:0")["peak"]), int(bound)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "loss"), [("float32", "mse"), ("float64", "mse"), ("float32", "categorical_crossentropy")]
+)
+def test_the_batch_and_its_loss_count(dtype: str, loss: str) -> None:
+    peak, bound = isolated(_peak_of_one_layer, dtype, loss, memory="1GiB")
+    assert peak < bound < 4 * peak
 
 
 def test_layers_that_nobody_knows_are_not_bounded() -> None:

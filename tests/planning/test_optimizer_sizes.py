@@ -75,17 +75,17 @@ def test_weights_in_half_precision_keep_half() -> None:
     assert kept_by(keras.optimizers.Adam, [whole]) == 2 * kept_by(keras.optimizers.Adam, [half])
 
 
-class _Uncopyable(keras.optimizers.SGD):
+class Uncopyable(keras.optimizers.SGD):
     def __init__(self, special: int) -> None:
         super().__init__(0.1, momentum=0.9)
         self.special = special
 
 
 def test_an_optimizer_that_cannot_be_copied_is_told_and_does_not_spoil_a_plan() -> None:
-    with pytest.raises(CannotTell, match=r"_Uncopyable cannot be copied .* get_config"):
-        kept_by(_Uncopyable(3), _weights())
+    with pytest.raises(CannotTell, match=r"Uncopyable cannot be copied .* get_config"):
+        kept_by(Uncopyable(3), _weights())
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
-    model.compile(_Uncopyable(3), "mse")
-    plan = memfit.plan(model, batch_size=32, memory="1GiB")
+    model.compile(Uncopyable(3), "mse")
+    plan = memfit.plan(model, batch_size=8192, memory="4MiB")
     row = next(lever for lever in plan.levers if lever.name == "optimizer state")
     assert not row.used

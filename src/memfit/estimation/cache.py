@@ -91,6 +91,11 @@ def is_on() -> bool:
     return os.environ.get("MEMFIT_CACHE") != "0"
 
 
+def settings() -> tuple[tuple[str, str], ...]:
+    """Returns the environment variables that change what a recording sees."""
+    return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES)))
+
+
 def entries(folder: Path | None = None) -> list[Remembered]:
     """Returns what is kept in a cache folder, the user's unless told, the most recently used first."""
     kept = []
@@ -152,7 +157,6 @@ def _surroundings() -> tuple[Any, ...]:
     import numpy
     import tensorflow as tf
 
-    variables = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
     return (
         _sources(),
         tf.__version__,
@@ -162,7 +166,7 @@ def _surroundings() -> tuple[Any, ...]:
         platform.platform(),
         platform.machine(),
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        sorted(variables.items()),
+        settings(),
         (keras.config.floatx(), keras.config.epsilon(), keras.config.image_data_format()),
         keras.config.dtype_policy().name,
     )

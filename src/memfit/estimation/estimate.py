@@ -10,6 +10,7 @@ from memfit.budgets.gpu_table import GPU
 from memfit.errors import InvalidInput
 from memfit.estimation.fit import Fit
 from memfit.estimation.source import LARGEST_BATCH, Prediction, Source, Tensor, Unknown
+from memfit.estimation.waiting import NOTHING_WAITS, Waiting
 from memfit.sizes import Size
 from memfit.tables import table
 
@@ -25,6 +26,7 @@ class Estimate:
         others: Gives the estimate of another phase.
         nearby: Gives the estimate of any batch size from a recording that is not far from it.
         sketched: Whether the figures come from what is known already, without another compilation.
+        waiting: What the input pipeline holds in the same memory; nothing on a GPU.
     """
 
     batch_size: int
@@ -33,6 +35,7 @@ class Estimate:
     others: Callable[[str], "Estimate"] | None = field(default=None, compare=False)
     nearby: Callable[[int], "Estimate"] | None = field(default=None, compare=False)
     sketched: bool = False
+    waiting: Waiting = NOTHING_WAITS
 
     @property
     def source(self) -> str:
@@ -66,18 +69,23 @@ class Estimate:
 
     @property
     def needed(self) -> Size:
-        """The memory to run it in: the peak and its margin. `fits` says yes to this much and to more."""
-        return self.prediction.needed
+        """The memory to run it in: peak, margin, and what waits. `fits` says yes to this much and to more."""
+        return Size(self.prediction.needed + self.waiting.at(self.batch_size))
 
     @property
     def margin(self) -> float:
-        """How much more than the peak is needed, as a part of the peak."""
-        return self.needed / self.peak - 1
+        """How much more than its peak a step needs, as a part of the peak."""
+        return self.prediction.needed / self.peak - 1
 
     @property
     def unknown(self) -> tuple[Unknown, ...]:
         """What is needed beyond the peak, each with where its figure comes from."""
-        return self.prediction.unknown
+        waiting = Size(self.waiting.at(self.batch_size))
+        source = "batches that wait, and fit's copy of the arrays"
+        return (
+            *self.prediction.unknown,
+            *([Unknown("input pipeline", waiting, source)] if waiting else []),
+        )
 
     @property
     def breakdown(self) -> Mapping[str, Size]:
@@ -118,15 +126,16 @@ class Estimate:
         return self.at(batch_size).peak
 
     def fits(self, memory: int | str, batch_size: int | None = None) -> Fit:
-        """Answers whether the phase fits into `memory` with its margin; a yes is true in an `if`.
+        """Answers whether the phase fits into `memory`, with its margin and what waits; a yes is true in an `if`.
 
         Args:
             memory: What there is, in bytes or as text such as "8GiB".
             batch_size: Samples in a step; the estimate's own unless told.
         """
         size = Size(memory)
-        prediction = self.prediction if batch_size is None else self.at(batch_size).prediction
-        return Fit(prediction.needs_at_most(size), size, prediction.peak, lambda: prediction.needed)
+        asked = self if batch_size is None else self.at(batch_size)
+        step = Size(max(0, size - self.waiting.at(asked.batch_size)))
+        return Fit(asked.prediction.needs_at_most(step), size, asked.peak, lambda: asked.needed)
 
     def peak_in(self, memory: int | str) -> Size:
         """Returns the peak where there is only so much, with gaps that are used too; `peak` if it does not fit."""
@@ -148,7 +157,7 @@ class Estimate:
                 fits = guess
             else:
                 too_large = guess
-            guess = near.made_from.max_batch(memory, guess)
+            guess = near.made_from.max_batch(Size(max(0, memory - self.waiting.at(guess))), guess)
         return fits
 
     @property
@@ -160,6 +169,12 @@ class Estimate:
     def predict(self) -> "Estimate":
         """The estimate of a prediction step at the same batch size."""
         return self._other("predict")
+
+    def _describe_waiting(self) -> list[str]:
+        waiting = self.waiting.at(self.batch_size)
+        if not waiting:
+            return []
+        return [f"fit holds {Size(waiting)} beside it in its input pipeline: {self.needed} in all"]
 
     def _other(self, phase: str) -> "Estimate":
         if self.others is None:
@@ -179,6 +194,7 @@ class Estimate:
             "spread": [int(size) for size in self.spread],
             "needed": int(self.needed),
             "margin": round(self.margin, 4),
+            "waiting": self.waiting.at(self.batch_size),
             "unknown": {
                 part.name: {"bytes": int(part.bytes), "source": part.source} for part in self.unknown
             },
@@ -203,6 +219,7 @@ class Estimate:
                 table([*rows, ["together", self.peak, "100%"]], right=[1, 2]),
                 "",
                 *self.prediction.remarks,
+                *self._describe_waiting(),
                 f"source: {self.source}",
                 "",
                 "largest tensors at the peak",

@@ -4,6 +4,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from memfit.budgets.gpu_table import GPU
+from memfit.budgets.present_gpu import find_gpu
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.step import Build
@@ -32,8 +34,9 @@ def estimate(
         batch_size: Samples in a training step.
         data: An example of what `fit` gets, (x, y) or a dataset, where the model does not say its shapes; only
             shapes and types are read.
-        device: Name of a GPU the figures are for, such as "RTX 3060". With memfit[gpu-compiler] installed its own
-            compiler is asked instead of a recording; `source` says which it was, and why.
+        device: Name of a GPU the figures are for, such as "RTX 3060"; the GPU of this machine, if there is one,
+            unless told. With memfit[gpu-compiler] installed its own compiler is asked, otherwise TensorFlow's XLA
+            on a card that is here; a recording is the last resort. `source` says which it was, and why.
         build: Builds the training step to record from the copied model; None for the model's own. It must be
             picklable.
 
@@ -51,13 +54,13 @@ def estimate(
         est.peak, est.max_batch("8GiB")
         ```
     """
-    return _Recorded(model, data, device, build)(batch_size)
+    return _Recorded(model, data, find_gpu(device), build)(batch_size)
 
 
 class _Recorded:
     """The recordings of a model's step, each for a batch size: one more where all are far from what is asked."""
 
-    def __init__(self, model: Any, data: Any, device: str | None, build: Build | None) -> None:
+    def __init__(self, model: Any, data: Any, device: GPU | None, build: Build | None) -> None:
         self._model, self._data, self._device, self._build = model, data, device, build
         self._known: dict[int, Estimate] = {}
 

@@ -6,10 +6,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from memfit.budgets.arena import arena_environment
 from memfit.budgets.fork_server import ForkServer
-from memfit.budgets.gpu_table import gpu
-from memfit.budgets.host import host_memory
+from memfit.budgets.gpu_table import GPU
 from memfit.errors import CannotTell, InvalidInput, ProcessDied
 from memfit.estimation.cache import is_on, remembered
 from memfit.estimation.estimate import Estimate
@@ -22,9 +20,11 @@ from memfit.estimation.recording.recording import Recording
 from memfit.estimation.recording.sending import packed
 from memfit.estimation.recording.specs import spec_of
 from memfit.estimation.recording.step import Build
+from memfit.estimation.recording_process import recording_process
 from memfit.estimation.replay.recorded import RecordedSource
 from memfit.estimation.replay.replay import no_collection
 from memfit.estimation.replay.script_builder import build_script
+from memfit.estimation.waiting import NOTHING_WAITS, read_waiting
 
 # Steps of a few samples do not show what larger ones take: kernels have ways of their own for them.
 _LEAST_RECORDED = 16
@@ -32,8 +32,6 @@ _LEAST_RECORDED = 16
 _LARGEST_COMPILED = 64
 # XLA takes 20 s for a network of a hundred layers on two cores, and has two batch sizes to compile it for.
 _COMPILE_SECONDS = 120.0
-# What a recording needs; it takes 2 to 4 s to import.
-_MODULES = ("tensorflow", "keras", "memfit.estimation.recording.record")
 
 
 class Recorder:
@@ -46,18 +44,20 @@ class Recorder:
     Args:
         model: A compiled Keras model.
         data: An example of the training data, or None.
-        device: A GPU to ask about; None for this machine.
+        device: A GPU to ask about; None for this machine's CPU.
 
     Raises:
-        InvalidInput: If the model is not compiled, or the device is not known.
+        InvalidInput: If the model is not compiled.
         CannotTell: If a shape is unknown, or, when the block is entered, the model cannot be sent to it.
     """
 
-    def __init__(self, model: Any, data: Any = None, device: str | None = None) -> None:
-        self._card = None if device is None else gpu(device)
+    def __init__(self, model: Any, data: Any = None, device: GPU | None = None) -> None:
+        self._card = device
         _check(model)
         self._model, self._spec = model, spec_of(model, data)
+        self._waiting = read_waiting(self._spec, data) if device is None else NOTHING_WAITS
         self._server: ForkServer | None = None
+        self._exit = ExitStack()
         self._optimizers = [optimizer.name for optimizer in optimizers_of(model)]
         self._payload = b""
         self._fingerprint: str | None = None
@@ -65,18 +65,17 @@ class Recorder:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             if self._card is None:
-                self._server = stack.enter_context(_start())
+                self._server = stack.enter_context(recording_process())
             self._payload = packed(self._model, self._spec)
             self._fingerprint = fingerprint(self._model, self._spec) if is_on() else None
-            stack.pop_all()
+            self._exit = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        self._server = None
+        self._exit.close()
 
     def estimate(self, batch_size: int, build: Build | None = None) -> Estimate:
         """Estimates a training step, the model's own or the one that `build(model)` returns in the other process.
@@ -108,7 +107,7 @@ class Recorder:
                 day = time.strftime("%Y-%m-%d %H:%M", time.localtime(made))
                 source.text = f"recorded before ({day}), {source.text.removeprefix('recorded ')}"
             source.text += not_compiled
-            return Estimate(batch_size, phase, source, others)
+            return Estimate(batch_size, phase, source, others, waiting=self._waiting)
 
         return estimate_phase("train", _Once(partial(estimate_phase, others=None)))
 
@@ -148,14 +147,8 @@ class Recorder:
     def _run(self, arguments: tuple[Any, ...], timeout: float | None = None) -> Recording:
         if self._server is not None:
             return self._server.run(record, arguments, timeout=timeout)
-        with _start() as server:
+        with recording_process() as server:
             return server.run(record, arguments, timeout=timeout)
-
-
-def _start() -> ForkServer:
-    # Generous, but never more than the host has: the arena's cap is only an upper bound.
-    environment = arena_environment(max(2**30, int(host_memory().free)))
-    return ForkServer(_MODULES, environment | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"})
 
 
 def largest_recorded(batch_size: int, *, compiled: bool) -> int:

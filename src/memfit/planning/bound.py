@@ -94,6 +94,8 @@ _UNFOLDED = 30 * 2**20
 # Per sample, the peaks of ResNet50, MobileNetV2, VGG16, EfficientNetB0, DenseNet121 and a U-Net grow by 0.3 to
 # 1.1 times the sum of their layers' outputs; the BFC allocator can occupy twice what is asked of it.
 _PER_OUTPUT = 2
+# Tensors of the outputs' size around a loss: targets, differences, their squares or logarithms, and gradients.
+_PER_LOSS = 6
 # The rest is weights, gradients and slots, with the temporaries of the update: up to twice their sum.
 _PER_WEIGHT = 2
 
@@ -114,8 +116,10 @@ def upper_bound(model: Any, batch_size: int) -> Size | None:
         shapes = [tensor.shape[1:] for tensor in _flat([operation.output, operation.input])]
         if any(size is None for shape in shapes for size in shape):
             return None
-        outputs += 4 * sum(math.prod(tensor.shape[1:]) for tensor in _flat(operation.output))
+        outputs += _bytes_of_sample(operation.output)
         outputs += 4 * _inside(operation, shapes)
+    # The batch itself; targets are as large as the outputs, and so is what the loss computes of both.
+    outputs += _bytes_of_sample(model.inputs) + _PER_LOSS * _bytes_of_sample(model.outputs)
     trained = _bytes(model.trainable_variables)
     weights = _bytes(model.variables) + trained + _slots(model.optimizer, trained)
     return Size(_PER_OUTPUT * (outputs * batch_size + _unfolded(operations)) + _PER_WEIGHT * weights)
@@ -165,8 +169,17 @@ def _flat(outputs: Any) -> list[Any]:
     return list(keras.tree.flatten(outputs))
 
 
+def _bytes_of_sample(tensors: Any) -> int:
+    return sum(math.prod(tensor.shape[1:]) * _itemsize(tensor) for tensor in _flat(tensors))
+
+
 def _bytes(variables: Any) -> int:
-    return sum(math.prod(variable.shape) * 4 for variable in variables)
+    return sum(math.prod(variable.shape) * _itemsize(variable) for variable in variables)
+
+
+def _itemsize(values: Any) -> int:
+    """Bytes of a value; not less than four, because losses and updates are computed in float32."""
+    return 8 if str(values.dtype).endswith("64") else 4
 
 
 def _slots(optimizer: Any, trained: int) -> int:

@@ -102,7 +102,7 @@ def _choose_validation_batch(recordings: Recordings) -> int | None:
     if whole is None or stock.need(whole) + recordings.waiting(whole) <= memory:
         return None
     for size in (whole, *list_sizes(whole)):
-        needed = stock.estimate.validate.sketch(size).needed + recordings.waiting(whole)
+        needed = stock.estimate.validate.sketch(size).prediction.needed + recordings.waiting(whole)
         if needed <= memory:
             return None if size == whole else size
     return 1

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from memfit.budgets.gpu_table import GPU
+from memfit.budgets.present_gpu import present_gpu
 from memfit.errors import CannotTell, InvalidInput
 from memfit.estimation.recording.specs import Spec, mapped, spec_of
 from memfit.planning.fidelity import Fidelity
@@ -29,7 +31,7 @@ class Job:
         allow: The farthest that a lever may go.
         data: An example of the training data, or None.
         validation_batch_size: Samples in a validation batch; None where there is no validation.
-        device: The GPU it is planned for; None for this machine.
+        device: The GPU it is planned for; None for this machine's CPU.
     """
 
     model: Any
@@ -38,7 +40,7 @@ class Job:
     allow: Fidelity
     data: Any = None
     validation_batch_size: int | None = None
-    device: str | None = None
+    device: GPU | None = None
 
     @property
     def reference_batch(self) -> int:
@@ -49,6 +51,13 @@ class Job:
     def fixed_step(self) -> str | None:
         """Says why no lever can compute the model's step in another way, or None."""
         return why_step_is_fixed(self.model)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether XLA compiles the step: as the model says for a GPU that is here, as is usual for others."""
+        if self.device is None:
+            return False
+        return bool(self.model.jit_compile) or self.device != present_gpu()
 
     @cached_property
     def spec(self) -> Spec:
@@ -66,8 +75,7 @@ class Job:
             return (), self.fixed_step
         if self.model.run_eagerly:
             return (), "the model runs eagerly, and only a traced step can be rematerialised"
-        # A GPU's step is asked of its compiler, which is XLA.
-        compiled = True if self.device is not None else None
+        compiled = True if self.is_compiled else None
         try:
             choices = find_choices(self.model, self.reference_batch, self._input_specs(), compiled=compiled)
         except InvalidInput as error:

@@ -8,14 +8,15 @@ from functools import partial
 from typing import Any, Literal
 
 from memfit.budgets.budget import budget
-from memfit.budgets.gpu_table import gpu
-from memfit.budgets.nvml import gpus
+from memfit.budgets.present_gpu import find_gpu
+from memfit.compat import keras_layers
 from memfit.errors import InvalidInput
 from memfit.estimation.cache import is_on, remembered
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.fingerprint import fingerprint
 from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.specs import spec_of
+from memfit.estimation.waiting import held_bytes, read_waiting
 from memfit.planning.bound import upper_bound
 from memfit.planning.build_plan import build_plan, build_stock_plan
 from memfit.planning.candidates import Candidate, choose_best
@@ -23,7 +24,7 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers import LEVERS
 from memfit.planning.plan import Plan
-from memfit.planning.recordings import RECORDED_PARTS, Recordings, held_bytes
+from memfit.planning.recordings import RECORDED_PARTS, Recordings
 from memfit.planning.refusal import refuse
 from memfit.planning.search import list_recorded, record_tightest, search_largest_batch, search_recipe
 from memfit.sizes import Size
@@ -55,8 +56,9 @@ def plan(
         allow: The farthest that the plan may go: "exact", "near", "precision" or "model".
         data: An example of the training data (or the dataset), where the model does not tell its inputs.
         validation_batch_size: Samples in a validation batch; None where there is no validation.
-        device: A GPU to plan for, such as "RTX 4090", which need not be there. With memfit[gpu-compiler] installed
-            its own compiler's figures are used. Its memory is taken where `memory` is None.
+        device: A GPU to plan for, such as "RTX 4090", which need not be there; the GPU of this machine, if there is
+            one, unless told. With memfit[gpu-compiler] installed its own compiler's figures are used. Its memory is
+            taken where `memory` is None.
 
     Returns:
         The plan; print it, or give it to `memfit.fit(..., plan=plan)`.
@@ -66,11 +68,12 @@ def plan(
         InvalidInput: If an argument is invalid, or the memory is less than the weights alone take.
     """
     _check(model, batch_size)
-    available = gpu(device).usable if device and memory is None else _read_memory(memory)
+    card = find_gpu(device)
+    available = card.usable if card and device and memory is None else _read_memory(memory)
     _check_weights(model, available)
-    job = Job(model, batch_size, available, Fidelity.read(allow), data, validation_batch_size, device)
+    job = Job(model, batch_size, available, Fidelity.read(allow), data, validation_batch_size, card)
     if batch_size != "max" and device is None:
-        bound = upper_bound(model, max(batch_size, validation_batch_size or 1))
+        bound = _bound(job, max(batch_size, validation_batch_size or 1))
         if bound is not None and bound <= available:
             return build_stock_plan(job, batch_size, bound)
     made, when = remembered(
@@ -82,6 +85,18 @@ def plan(
     return replace(made, source=f"planned before ({day}); {made.source}")
 
 
+def _bound(job: Job, samples: int) -> Size | None:
+    """Returns bytes that the job surely stays below, or None where that cannot be told quickly."""
+    bound = upper_bound(job.model, samples)
+    if bound is None:
+        return None
+    if job.device is None:
+        return Size(bound + read_waiting(job.spec, job.data).at(samples))
+    if job.is_compiled and keras_layers.loops(job.model):  # XLA's loops keep copies of what they read
+        return None
+    return Size(bound + job.device.workspace_guess(bound))
+
+
 def _key(job: Job) -> tuple[Any, ...] | None:
     """Everything that a plan depends on; None where that cannot be told, or nothing is kept."""
     # The search may build a model, and its plan is then for the built one.
@@ -90,9 +105,8 @@ def _key(job: Job) -> tuple[Any, ...] | None:
         return None
     data = (held_bytes(job.data), *(lever.why_not(job) for lever in LEVERS if lever.looks_at_data))
     levers = tuple(type(lever).__qualname__ for lever in LEVERS)
-    devices = (job.device, tuple(gpu.name for gpu in gpus()))
     asked = (job.batch_size, int(job.memory), str(job.allow), job.validation_batch_size)
-    return ("plan", name, data, levers, devices, asked)
+    return ("plan", name, data, levers, job.device, asked)
 
 
 def _make(job: Job) -> Plan:

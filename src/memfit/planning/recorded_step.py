@@ -3,6 +3,7 @@
 import math
 
 from memfit.estimation.estimate import Estimate
+from memfit.sizes import Size
 
 
 class RecordedStep:
@@ -61,7 +62,7 @@ class RecordedStep:
 
     def needed(self, batch_size: int) -> int:
         """The smallest memory in which `fits` says yes."""
-        return int(self.estimate.sketch(batch_size).needed)
+        return int(self.estimate.sketch(batch_size).prediction.needed)
 
     def filled(self, batch_size: int) -> int:
         """What gaps between tensors add to the peak where there is no more memory than the job's."""
@@ -96,7 +97,7 @@ class RecordedStep:
 
     def _learn(self, estimate: Estimate) -> None:
         self._peaks[estimate.batch_size] = int(estimate.peak)
-        self._fits[estimate.batch_size] = bool(estimate.fits(self._memory))
+        self._fits[estimate.batch_size] = estimate.prediction.needs_at_most(Size(self._memory))
 
     def _replayed(self, batch_size: int) -> int:
         if batch_size not in self._peaks:

@@ -6,9 +6,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from memfit.budgets.nvml import gpus
 from memfit.estimation.estimate import Estimate
-from memfit.estimation.recording.specs import spec_of
+from memfit.estimation.waiting import held_bytes
 from memfit.planning.candidates import Candidate, judge_fidelity, list_recipes, predict_time
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
@@ -22,8 +21,6 @@ from memfit.steps.rematerialisation import Segments
 _IN_UPDATE = 4
 # In how many micro-batches a batch is cut when such a step is recorded: the second one is like all later ones.
 RECORDED_PARTS = 2
-# Keras's pipeline of arrays holds a copy of them and, measured at batches of 3 and 6 MiB, three to six batches.
-_BATCHES_WAITING = 5
 # Seen on two cores: four micro-batches cost 3% of a step of 32 samples (MobileNetV2), so that each costs as much as
 # a third of a sample. Not measured on a GPU.
 _FIXED_SAMPLES = 0.32
@@ -41,10 +38,9 @@ class Recordings:
 
     def __init__(self, job: Job, record: Record) -> None:
         self.job, self._record = job, record
-        self.inputs = held_bytes(spec_of(job.model, job.data).batch(1))
+        self.inputs = held_bytes(job.spec.batch(1))
         trained = job.model.trainable_variables
         self.gradients = sum(math.prod(weight.shape) * _itemsize(weight) for weight in trained)
-        self._on_gpu = job.device is not None or bool(gpus())
         self._realised = 1.0  # the part of a predicted saving that the last recording found to be real
         self._activations: dict[int, int] = {}
         self.stock = RecordedStep(record(None, job.reference_batch), job.memory, job.reference_batch)
@@ -77,10 +73,8 @@ class Recordings:
         return self._activations[batch_size]
 
     def waiting(self, batch_size: int) -> int:
-        """What Keras's input pipeline holds in the device's memory: on a GPU next to nothing, in the arena much."""
-        if self._on_gpu:
-            return 0
-        return held_bytes(self.job.data) + _BATCHES_WAITING * self.inputs * batch_size
+        """What Keras's input pipeline holds in the device's memory."""
+        return self.stock.estimate.waiting.at(batch_size)
 
     def fixed_time(self, batch_size: int) -> float:
         """The time of a step that does not depend on the batch, as a part of the stock step's."""
@@ -201,15 +195,6 @@ def _recorded_batch(recipe: Recipe, at_once: int) -> int:
 def _predicted(segments: Segments, batch_size: int) -> int:
     """What segments save by their own prediction: it grows with the samples that pass at once."""
     return (segments.stock_bytes - segments.activation_bytes) * batch_size // segments.batch_size
-
-
-def held_bytes(batch: Any) -> int:
-    """Bytes of the arrays in a nested structure; a dataset has none of its own."""
-    if isinstance(batch, dict):
-        return sum(map(held_bytes, batch.values()))
-    if isinstance(batch, tuple | list):
-        return sum(map(held_bytes, batch))
-    return int(getattr(batch, "nbytes", 0))
 
 
 def _itemsize(weight: Any) -> int:

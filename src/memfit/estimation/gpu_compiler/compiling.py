@@ -25,7 +25,7 @@ _FLAGS = (
 # Without autotuning Triton finds no tiles for some products (seen: ViT-B on an A100). cuBLAS takes any.
 _NO_TRITON = "--xla_gpu_enable_triton_gemm=false"
 # How many of the temporaries at the peak are kept; the rest are small.
-_LIVING = 400
+LIVING = 400
 
 
 def compile_hlo(hlo: bytes, target: str, *, timeout: float = _SECONDS) -> Compiled:
@@ -71,13 +71,13 @@ def compile_here(hlo: bytes, target: str, folder: str) -> Compiled:
     seconds = time.perf_counter() - begin
     stats = executable.get_compiled_memory_stats()
     module = read(executable.hlo_modules()[0].to_string())
-    memory = memory_map.read(_dump(folder, "buffer-assignment"), _dump(folder, "live-range"))
+    memory = memory_map.read(read_dump(folder, "-buffer-assignment"), read_dump(folder, "-live-range"))
     return Compiled(
         arguments=stats.argument_size_in_bytes,
         outputs=stats.output_size_in_bytes,
         alias=stats.alias_size_in_bytes,
         temporaries=stats.temp_size_in_bytes,
-        living=module.living(memory.at(memory.fullest()))[:_LIVING],
+        living=module.living(memory.at(memory.fullest()))[:LIVING],
         kernels=module.kernels(),
         workspace=memory.more(module.convolutions()),
         buffers=module.parameters(),
@@ -85,9 +85,9 @@ def compile_here(hlo: bytes, target: str, folder: str) -> Compiled:
     )
 
 
-def _dump(folder: str, kind: str) -> str:
-    """The largest dump of a kind: the step's. Small modules that XLA makes of its parts have theirs too."""
-    files = sorted(Path(folder).glob(f"*-{kind}.txt"), key=os.path.getsize)
+def read_dump(folder: str, kind: str) -> str:
+    """Reads the largest dump whose name ends so, the step's: XLA's small modules have theirs too."""
+    files = sorted(Path(folder).glob(f"*{kind}.txt"), key=os.path.getsize)
     return files[-1].read_text() if files else ""
 
 

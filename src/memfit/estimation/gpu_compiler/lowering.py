@@ -13,8 +13,8 @@ from memfit.errors import InvalidInput, ProcessDied
 from memfit.estimation.gpu_compiler.refusal import NotCompiled
 from memfit.estimation.recording.keras_step import KerasStep
 from memfit.estimation.recording.sending import unpacked
-from memfit.estimation.recording.specs import mapped
-from memfit.estimation.recording.step import Build
+from memfit.estimation.recording.specs import Spec, mapped
+from memfit.estimation.recording.step import Build, Step
 from memfit.estimation.recording.xla import read_ir
 
 # Tracing a large model takes seconds; a model whose own code hangs must not hold the caller for ever.
@@ -73,6 +73,14 @@ def lower_step(payload: bytes, build: Build | None, batch: int, phase: str) -> L
 
 def lower_here(payload: bytes, build: Build | None, batch: int, phase: str) -> Lowered:
     """Does the work of `lower_step`, in the process for it."""
+    model, spec, step = prepare_step(payload, build, phase)
+    return describe_step(
+        model, spec, phase, tf_profiles.canonical(read_ir(step, spec, batch, "hlo_serialized"))
+    )
+
+
+def prepare_step(payload: bytes, build: Build | None, phase: str) -> tuple[Any, Spec, Step]:
+    """Unpacks a model, builds it, and returns it with its batches' shapes and its step."""
     import keras
 
     model, (spec,) = unpacked(payload)
@@ -85,9 +93,13 @@ def lower_here(payload: bytes, build: Build | None, batch: int, phase: str) -> L
         keras_training.build(model, *keras.utils.unpack_x_y_sample_weight(spec.batch(2)))
     if phase == "train" and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
-    step = KerasStep(model, phase) if build is None else build(model)
+    return model, spec, KerasStep(model, phase) if build is None else build(model)
+
+
+def describe_step(model: Any, spec: Spec, phase: str, hlo: bytes) -> Lowered:
+    """Returns a phase's HLO with the sizes that belong to it."""
     return Lowered(
-        hlo=tf_profiles.canonical(read_ir(step, spec, batch, "hlo_serialized")),
+        hlo=hlo,
         weights=sum(_bytes(v.shape, v.dtype) for v in model.variables),
         optimizer=sum(_bytes(v.shape, v.dtype) for v in model.optimizer.variables) if phase == "train" else 0,
         batch_bytes=sum(_bytes(leaf.shape, leaf.dtype) for leaf in _leaves(spec.structure)),

@@ -72,7 +72,7 @@ def events_at(step: Step, spec: Spec, recorded: RecordedStep, target: int) -> tu
     return tuple(events)
 
 
-def read_ir(step: Step, spec: Spec, batch: int, stage: str) -> bytes:
+def read_ir(step: Step, spec: Spec, batch: int, stage: str, device: str | None = None) -> bytes:
     """Returns what XLA makes of a step at a batch size, without running it.
 
     Args:
@@ -80,6 +80,7 @@ def read_ir(step: Step, spec: Spec, batch: int, stage: str) -> bytes:
         spec: Says the shapes of its batches.
         batch: The batch size.
         stage: How far XLA is to go, as `tf.function.experimental_get_compiler_ir` names it.
+        device: What to compile for; TensorFlow's first choice unless told.
     """
     import tensorflow as tf
 
@@ -94,7 +95,7 @@ def read_ir(step: Step, spec: Spec, batch: int, stage: str) -> bytes:
         return trace(*args, **kwargs)
 
     function = tf.function(flat, jit_compile=True, autograph=False)
-    text: bytes = function.experimental_get_compiler_ir(*shapes)(stage=stage)
+    text: bytes = function.experimental_get_compiler_ir(*shapes)(stage=stage, device_name=device)
     return text
 
 

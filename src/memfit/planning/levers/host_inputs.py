@@ -29,7 +29,7 @@ class HostInputs(Lever):
 
     def why_not(self, job: Job) -> str | None:
         """Says why the samples cannot be taken from the host as they are needed."""
-        if job.device is not None:
+        if job.is_compiled:
             return "XLA compiles the step, and such a step cannot read from the host"
         return why_not_host_arrays(job.model, job.data)
 

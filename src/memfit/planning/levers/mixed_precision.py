@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from memfit.budgets.bfloat16 import supports_bfloat16
 from memfit.compat.keras_layers import all_layers
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
@@ -38,7 +37,7 @@ class LoweredPrecision(Lever):
 
     def offer(self, job: Job, recipe: Recipe, batch_size: int) -> Iterator[Recipe]:
         """Offers bfloat16, but float16 where the GPU does not have it."""
-        policy = "mixed_bfloat16" if supports_bfloat16(job.device) else "mixed_float16"
+        policy = "mixed_bfloat16" if job.device is None or job.device.bfloat16 else "mixed_float16"
         yield replace(recipe, changes=(*recipe.changes, MixedPrecision(policy)))
 
     def undo(self, recipe: Recipe) -> Recipe:

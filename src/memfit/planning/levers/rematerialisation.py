@@ -35,7 +35,7 @@ class Rematerialisation(Lever):
         choices = job.segment_choices[0]
         for segments in choices:
             yield replace(recipe, segments=segments)
-        if choices and job.device is not None:
+        if choices and job.is_compiled:
             yield replace(recipe, segments=replace(choices[-1], split_convolutions=True))
 
     def undo(self, recipe: Recipe) -> Recipe:
