@@ -34,7 +34,7 @@ from models import compiled, data
 
 MEMORY = {"MobileNetV2": "512MiB", "U-Net": "512MiB", "ResNet50": "1GiB", "VGG19": "1536MiB"}
 if SMOKE:
-    MEMORY = {"tiny": "512MiB"}
+    MEMORY = {"tiny": "64MiB"}
 WANTED = {"exact": 3, "near": 16}  # times stock's batch
 NAME = "largest-batch"
 

@@ -10,7 +10,7 @@ from memfit.errors import InvalidInput, MemfitError
 
 # Each is a module of this package with a docstring (its help), `add_arguments` and `run`. They import what they
 # need inside `run`, so that help takes milliseconds.
-COMMANDS = ("cache", "devices", "doctor", "estimate", "explain", "lint", "plan", "run")
+COMMANDS = ("cache", "devices", "doctor", "estimate", "explain", "lint", "plan", "run", "verify")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

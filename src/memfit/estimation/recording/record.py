@@ -29,7 +29,7 @@ from memfit.estimation.recording.xla import compiled_for
 _STEPS = range(5, 31)
 # Seconds for them: what tracing leaves of the 15 that an estimate may take, some of which TensorFlow's start takes,
 # and as much again the profiler's end.
-_SECONDS = (1.0, 4.0)
+_SECONDS = (1.0, 2.0)
 _SECONDS_BEFORE = 8.0
 # Smaller arrays may lie where TensorFlow needs no copy of them, at any batch size.
 _LARGE_ARRAY = 2**16

@@ -1,0 +1,142 @@
+"""What runs on the device: the small trainings, with stock Keras and with memfit, and what came of them."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from memfit.verification.networks import STEPS, build
+
+_PEAK_STEPS = 5
+_ROUNDS = 5
+_TIMES = 5  # how often the samples are trained in a round whose time is taken
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What an estimate says of a training: bytes, and where they come from."""
+
+    peak: int
+    needed: int
+    half: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of a training: its loss, its variables' bytes by name, and what memfit says happened."""
+
+    loss: float
+    variables: dict[str, Any]
+    plan: str = ""
+    events: tuple[str, ...] = ()
+
+
+def predict(names: list[str]) -> dict[str, Predicted]:
+    """Estimates trainings; the last figure is what is needed with half of the activations less."""
+    import memfit
+
+    predicted = {}
+    for name in names:
+        training = build(name)
+        data = (training.x, training.y)
+        estimate = memfit.estimate(training.model, training.batch_size, data=data)
+        needed = int(estimate.needed)
+        half = needed - int(estimate.breakdown["activations"]) // 2
+        predicted[name] = Predicted(int(estimate.peak), needed, half, estimate.source)
+    return predicted
+
+
+def measure_peak(name: str) -> int:
+    """Measures the peak of some steps of stock Keras, in bytes."""
+    from memfit.budgets.peaks import PeakMeter, device_name
+
+    training = build(name)
+    batch = training.x[: training.batch_size], training.y[: training.batch_size]
+    with PeakMeter(device_name()) as meter:
+        for _ in range(_PEAK_STEPS):
+            training.model.train_on_batch(*batch)
+    return int(meter.peak)
+
+
+def train_stock(name: str) -> Trained:
+    """Trains with stock Keras."""
+    _compute_alike()
+    training = build(name)
+    history = training.model.fit(training.x, training.y, batch_size=training.batch_size, **_ONE_EPOCH)
+    return Trained(history.history["loss"][-1], _variables(training.model))
+
+
+def train_planned(name: str, memory: int) -> Trained:
+    """Trains with an exact plan for so much memory."""
+    import memfit
+
+    _compute_alike()
+    training = build(name)
+    data = (training.x, training.y)
+    plan = memfit.plan(training.model, training.batch_size, memory=memory, allow="exact", data=data)
+    return _train(training, plan)
+
+
+def train_unplanned(name: str) -> Trained:
+    """Trains as if all of it would fit, whatever there is: the guard has to help where it does not."""
+    import memfit
+
+    _compute_alike()
+    training = build(name)
+    plan = memfit.plan(training.model, training.batch_size, memory="1TiB", allow="exact")
+    return _train(training, plan)
+
+
+def measure_speed(name: str) -> tuple[float, float]:
+    """Measures the seconds of a step of stock Keras and of memfit, the least of some rounds in turn."""
+    import numpy as np
+
+    import memfit
+
+    training = build(name)
+    plan = memfit.plan(training.model, training.batch_size, memory="1TiB")
+    x, y = np.concatenate([training.x] * _TIMES), np.concatenate([training.y] * _TIMES)
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for round_number in range(_ROUNDS + 1):
+        for way, taken in enumerate(seconds):
+            begin = time.perf_counter()
+            if way == 0:
+                training.model.fit(x, y, batch_size=training.batch_size, verbose=0)
+            else:
+                memfit.fit(training.model, x, y, plan=plan, verbose=0)
+            if round_number:  # the first one traces
+                taken.append((time.perf_counter() - begin) / (_TIMES * STEPS))
+    return min(seconds[0]), min(seconds[1])
+
+
+_ONE_EPOCH: dict[str, Any] = {"epochs": 1, "shuffle": False, "verbose": 0}
+
+
+def _compute_alike() -> None:
+    """Lets sums be the same to the last bit: a GPU's kernels add up in any order, and so does a graph optimiser.
+
+    TensorFlow's dependency optimiser makes another graph of a step with segments than of stock's, and gradients of
+    a BatchNormalization's gamma came out with another last bit. Without it they are the same.
+    """
+    import tensorflow as tf
+
+    tf.config.experimental.enable_op_determinism()
+    tf.config.optimizer.set_experimental_options({"dependency_optimization": False})
+
+
+def _train(training: Any, plan: Any) -> Trained:
+    import memfit
+
+    history = memfit.fit(training.model, training.x, training.y, plan=plan, **_ONE_EPOCH)
+    run = history.memory
+    events = tuple(str(event) for event in run.events)
+    return Trained(history.history["loss"][-1], _variables(training.model), str(plan.recipe), events)
+
+
+def _variables(model: Any) -> dict[str, Any]:
+    import numpy as np
+
+    return {
+        variable.path: np.asarray(variable.value)
+        for variable in (*model.variables, *model.optimizer.variables)
+    }

@@ -1,0 +1,103 @@
+"""`verify`: all checks, and the table and the data that come of them."""
+
+import logging
+import platform
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import memfit
+from memfit.budgets.budget import budget
+from memfit.tables import table
+from memfit.verification.checks import Check, run_checks
+
+_log = logging.getLogger("memfit")
+_PACKAGES = ("keras", "tensorflow", "tensorflow-cpu", "numpy", "jaxlib")
+
+
+@dataclass(frozen=True, repr=False)
+class Verification:
+    """What `verify` found on this machine.
+
+    Attributes:
+        checks: The checks in order.
+        device: What they ran on.
+        versions: Of memfit and of what it stands on.
+        seconds: How long it took.
+    """
+
+    checks: tuple[Check, ...]
+    device: str
+    versions: dict[str, str]
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+    def __repr__(self) -> str:
+        rows = [
+            ["pass" if check.passed else "FAIL", check.name, check.of, check.expected, check.measured]
+            for check in self.checks
+        ]
+        count = sum(check.passed for check in self.checks)
+        head = ["", "promise", "training", "expected", "measured"]
+        return "\n".join(
+            [
+                f"memfit {self.versions['memfit']} on {self.device}",
+                "",
+                table(rows, head=head),
+                "",
+                f"{count} of {len(self.checks)} hold ({self.seconds:.0f} s)",
+            ]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns everything as plain data, for a bug report."""
+        return {
+            "passed": self.passed,
+            "device": self.device,
+            "versions": self.versions,
+            "seconds": round(self.seconds, 1),
+            "checks": [check.to_json() for check in self.checks],
+        }
+
+
+def verify(checks: Iterable[Check] | None = None) -> Verification:
+    """Tries on this machine what memfit promises: its predictions, exact plans, recovery and speed.
+
+    Args:
+        checks: What to run; all of them unless told.
+    """
+    begin = time.monotonic()
+    memory = budget().devices
+    done = []
+    _log.info("predicting four small trainings")
+    for check in run_checks() if checks is None else checks:
+        _log.info("%s (%s): %s", check.name, check.of, "pass" if check.passed else "FAIL")
+        done.append(check)
+    return Verification(
+        tuple(done),
+        f"{memory[0].name} ({memory[0].total})"
+        if memory
+        else f"this CPU ({platform.machine()}), in an arena",
+        _versions(),
+        time.monotonic() - begin,
+    )
+
+
+def _versions() -> dict[str, str]:
+    versions = {
+        "memfit": memfit.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    }
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
