@@ -48,6 +48,11 @@ class PeakMeter:
         _meters.append(self)
         return self
 
+    def so_far(self) -> Size:
+        """Returns the highest use seen up to now."""
+        take_peak(self.device)
+        return self.peak
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -1,6 +1,7 @@
 """`fit`: Keras's own, with the steps of a plan."""
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import keras
@@ -18,9 +19,10 @@ from memfit.steps.recipe import Recipe
 from memfit.training.applying import check_losses, suited
 from memfit.training.batches import check_not_empty, first_samples, look_ahead
 from memfit.training.feeding import fingerprint_data
-from memfit.training.guard.events import Journal
+from memfit.training.guard.events import Journal, log
 from memfit.training.guard.guarding import guarded_training
 from memfit.training.guard.reading import reopenable
+from memfit.training.judging import judge
 from memfit.training.monitoring.monitoring import find_record
 from memfit.training.plan_choice import choose_plan
 from memfit.training.run import Run
@@ -140,10 +142,18 @@ def _train(
         if recipe.inputs_on_host and host is None:
             journal.note("The plan wants arrays, which stay on the host; this data takes more than it says.")
         with (
-            guarded_training(model, plan, allowed, journal, *reopenable(arguments), host)
+            PeakMeter(device_name()) as meter,
+            guarded_training(
+                model,
+                plan,
+                allowed,
+                journal,
+                *reopenable(arguments),
+                host,
+                after_first=partial(_note_prediction, plan, meter, journal),
+            )
             if model.compiled
             else nullcontext(),
-            PeakMeter(device_name()) as meter,
         ):
             history = current_runner().fit(model, arguments, plan, mark)
     history.memory = Run(
@@ -154,6 +164,14 @@ def _train(
         monitored=find_record(arguments["callbacks"]),
     )
     return history
+
+
+def _note_prediction(plan: Plan | None, meter: PeakMeter, journal: Journal) -> None:
+    """Notes after the first step that the plan is too tight or too loose for this device, if it is."""
+    says = None if plan is None else judge(plan, meter.so_far())
+    if says is not None:
+        journal.note(says)
+        log.warning("%s", says)
 
 
 def _batch_size_with(plan: Plan, x: Any, batch_size: int | None) -> int | None:

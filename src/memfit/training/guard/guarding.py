@@ -1,6 +1,6 @@
 """Putting a model's training, validation and prediction under guard for the length of a call."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -33,6 +33,7 @@ def guarded_training(
     feed: Feed | None = None,
     validation_feed: Feed | None = None,
     host: HostArrays | None = None,
+    after_first: Callable[[], None] | None = None,
 ) -> Iterator[None]:
     """Lets a model train and validate under guard, with the steps of a plan.
 
@@ -44,6 +45,7 @@ def guarded_training(
         feed: The training data, where it may be opened again in this process.
         validation_feed: The same for the validation data.
         host: What training steps read their samples from; None where the data gives whole batches.
+        after_first: What to call after the first step.
     """
     recipe = Recipe() if plan is None else plan.recipe
     size = None if is_custom(model, "test_step") else recipe.validation_batch
@@ -65,6 +67,7 @@ def guarded_training(
         journal,
         steps.setdefault(("train", model.run_eagerly, model.jit_compile, host), {}),
         host,
+        after_first,
     )
     validation = _validation(model, size, journal, steps, validation_feed)
     try:

@@ -37,6 +37,7 @@ class GuardedTraining:
         journal: Where events go.
         steps: Steps that were built before, by their recipe.
         host: What steps read their samples from; None where the reader gives whole batches.
+        after_first: What to call after the first step, or None.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class GuardedTraining:
         journal: Journal,
         steps: dict[Recipe, TrainStep],
         host: HostArrays | None = None,
+        after_first: Callable[[], None] | None = None,
     ) -> None:
         self._model, self._tightening, self._reader, self._journal = model, tightening, reader, journal
-        self._steps, self._host = steps, host
+        self._steps, self._host, self._after_first = steps, host, after_first
         self._batch = self._quiet = 0
         self._faster: list[Recipe] = []  # the recipes that ran out, the last one last
         self._tighter: Recipe | None = None  # what to go back to while a faster step is on trial
@@ -91,6 +93,8 @@ class GuardedTraining:
             self._step().undo()
             repeated = self._answer(lack, data, repeated)
         self._update()
+        if self._batch == 1 and self._after_first is not None:
+            self._after_first()
         self._tighter = None
         return settle_logs(logs)
 
