@@ -6,7 +6,7 @@ COMPILER := .venv-gpu-compiler
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-monitor bench-remat bench-zoo chaos fuzz format clean
+.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-monitor bench-remat bench-zoo chaos fuzz format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -34,6 +34,9 @@ $(OLDEST)/installed: pyproject.toml constraints-oldest.txt
 
 test-oldest: $(OLDEST)/installed  ## all tests with the oldest Keras and TensorFlow supported
 	@$(OLDEST)/bin/python -m pytest $(PARALLEL)
+
+test-keras: $(VENV)/installed  ## Keras's own tests of training, as they are and under `memfit run`
+	@$(BIN)/python .ci/keras_tests.py
 
 # The compiler has an environment of its own: TensorFlow imports JAX wherever it finds it, which costs every start.
 $(COMPILER)/installed: pyproject.toml constraints.txt

@@ -79,7 +79,7 @@ def compile_here(
     begin = time.perf_counter()
     proto = read_hlo(read_ir(step, spec, batch, "optimized_hlo_proto_serialized", device))
     seconds = time.perf_counter() - begin
-    module = read(read_dump(folder, "_after_optimizations"))
+    module = read(read_dump(folder, "after_optimizations"))
     memory = memory_map.read(read_dump(folder, "-buffer-assignment"), read_dump(folder, "-live-range"))
     buffers = proto.buffer_assignment.buffer_allocations
     given = [buffer for buffer in buffers if buffer.is_entry_computation_parameter]
