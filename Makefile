@@ -6,7 +6,7 @@ COMPILER := .venv-gpu-compiler
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-monitor bench-remat bench-zoo chaos fuzz format clean
+.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-monitor bench-remat bench-zoo chaos fuzz fuzz-peaks format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -84,6 +84,9 @@ bench-remat: $(VENV)/installed  ## memory and time of rematerialised steps, agai
 
 fuzz: $(VENV)/installed  ## random networks trained by stock Keras and by memfit: everything compared
 	@$(BIN)/python benchmarks/fuzz/run.py
+
+fuzz-peaks: $(VENV)/installed  ## predicted against measured peaks of 100 random networks
+	@PYTHONPATH=benchmarks $(BIN)/python benchmarks/fuzz/peaks.py
 
 chaos: $(VENV)/installed  ## faults at random moments, each result compared with the undisturbed run
 	@$(BIN)/python benchmarks/chaos/run.py

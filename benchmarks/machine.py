@@ -21,7 +21,6 @@ from memfit.budgets.arena import arena_environment
 
 # Far more than any of these runs takes; an OOM on the CPU can hang.
 _SECONDS = 1800.0
-os.environ["MEMFIT_CACHE"] = "0"  # figures are measured, not remembered
 SMOKE = "--smoke" in sys.argv
 RESULTS = Path(__file__).parent / "results"
 os.environ["MEMFIT_CACHE"] = "0"  # a figure is measured, not remembered

@@ -29,7 +29,9 @@ from memfit.estimation.recording.xla import compiled_for
 _STEPS = range(5, 31)
 # Seconds for them: what tracing leaves of the 15 that an estimate may take, some of which TensorFlow's start takes,
 # and as much again the profiler's end.
-_SECONDS = (1.0, 2.0)
+_SECONDS = (1.0, 4.0)
+# After which no more steps are added to the least number of them.
+_SECONDS_OF_MORE = 2.0
 _SECONDS_BEFORE = 8.0
 # Smaller arrays may lie where TensorFlow needs no copy of them, at any batch size.
 _LARGE_ARRAY = 2**16
@@ -206,7 +208,7 @@ class _StepRecorder:
         with traced() as trace:
             mark()
             begin = time.monotonic()
-            while count < _STEPS.start or (count < most and time.monotonic() - begin < self._seconds):
+            while count < _STEPS.start or (count < most and time.monotonic() - begin < _SECONDS_OF_MORE):
                 if firsts < wanted:
                     for optimizer in fresh:
                         if optimizer.built:
@@ -218,7 +220,7 @@ class _StepRecorder:
                 mark()
                 count += 1
                 if count == 1 and fresh:
-                    wanted = max(1, int(min(most, self._seconds / (time.monotonic() - begin))) // STEPS)
+                    wanted = max(1, int(min(most, _SECONDS_OF_MORE / (time.monotonic() - begin))) // STEPS)
         self._keep(trace, firsts, count)
 
     def _keep(self, trace: Trace, firsts: int, count: int) -> None:
