@@ -52,7 +52,7 @@ class Job:
         """Says why no lever can compute the model's step in another way, or None."""
         return why_step_is_fixed(self.model)
 
-    @property
+    @cached_property
     def is_compiled(self) -> bool:
         """Whether XLA compiles the step: as the model says for a GPU that is here, as is usual for others."""
         if self.device is None:

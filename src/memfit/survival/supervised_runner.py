@@ -150,7 +150,8 @@ def _steps(arguments: Mapping[str, Any]) -> int | None:
         batches = int(x.cardinality()) if keras_data.is_dataset(x) else -1
         return batches if batches >= 0 else None
     # Ragged and sparse tensors have a shape and no length.
-    samples = next(leaf for leaf in keras.tree.flatten(x) if leaf is not None).shape[0]
+    given_arrays = [leaf for leaf in keras.tree.flatten(x) if leaf is not None]
+    samples = given_arrays[0].shape[0] if given_arrays else None
     if samples is None:
         return None
     share = arguments["validation_split"] if arguments["validation_data"] is None else 0.0

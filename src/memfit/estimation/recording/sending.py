@@ -83,6 +83,8 @@ class Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         import tensorflow as tf
 
+        if tf.is_symbolic_tensor(obj):
+            raise TypeError("a tensor of a graph cannot be pickled")
         if isinstance(obj, tf.Variable):
             return _zeros, (tuple(obj.shape), obj.dtype.name, obj.trainable, obj.name.partition(":")[0])
         if isinstance(obj, tf.types.experimental.PolymorphicFunction):

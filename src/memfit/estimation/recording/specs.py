@@ -97,13 +97,14 @@ def bytes_per_sample(spec: Spec) -> list[int]:
 
 
 def mapped(function: Any, structure: Any) -> Any:
-    """Applies a function to every leaf of nested tuples, lists and dicts; None stays None."""
+    """Applies a function to every leaf of nested tuples (named ones, too), lists and dicts; None stays None."""
     if structure is None:
         return None
     if isinstance(structure, Mapping):
         return {key: mapped(function, value) for key, value in structure.items()}
     if isinstance(structure, tuple | list):
-        return type(structure)(mapped(function, value) for value in structure)
+        values = [mapped(function, value) for value in structure]
+        return type(structure)(*values) if hasattr(structure, "_fields") else type(structure)(values)
     return function(structure)
 
 

@@ -58,14 +58,15 @@ def _float_images(job: Job) -> list[Leaf]:
     """The inputs that may be images and come in floats."""
     import keras
 
-    leaves = keras.tree.flatten(_first(job.spec.structure))
+    leaves = keras.tree.flatten(_first(job.spec.structure))  # None for an optional input that is not given
     examples = keras.tree.flatten(_example(job.data))
     if len(examples) != len(leaves):  # a dataset, of which nothing is read
         examples = [None] * len(leaves)
     return [
         leaf
         for leaf, example in zip(leaves, examples, strict=True)
-        if len(leaf.shape) == 3
+        if leaf is not None
+        and len(leaf.shape) == 3
         and leaf.shape[-1] in _CHANNELS
         and "float" in leaf.dtype
         and _may_be_pixels(example)
