@@ -9,6 +9,8 @@ import cloudpickle
 import pytest
 
 os.environ["MEMFIT_CACHE"] = "0"  # an estimate is made, not remembered, unless a test is about that
+# XLA compiles small networks for seconds each. What its buffers are does not depend on how good the code is.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 # A worker takes whole files, because recordings are shared in them. The longest come first, so that none of them is
 # what all others wait for in the end.
