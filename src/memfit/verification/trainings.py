@@ -40,13 +40,13 @@ class Trained:
 
 def predict(names: list[str]) -> dict[str, Predicted]:
     """Estimates trainings."""
-    import memfit
+    from memfit.estimation.estimating import estimate as make_estimate
 
     predicted = {}
     for name in names:
         training = build(name)
         data = (training.x, training.y)
-        estimate = memfit.estimate(training.model, training.batch_size, data=data)
+        estimate = make_estimate(training.model, training.batch_size, data=data)
         needed = int(estimate.prediction.needed)
         half = int(estimate.needed) - int(estimate.breakdown["activations"]) // 2
         predicted[name] = Predicted(int(estimate.peak), needed, half, estimate.source)
@@ -77,22 +77,22 @@ def train_stock(name: str) -> Trained:
 
 def train_planned(name: str, memory: int) -> Trained:
     """Trains with an exact plan for so much memory."""
-    import memfit
+    from memfit.planning.planning import plan as make_plan
 
     _compute_alike()
     training = build(name)
     data = (training.x, training.y)
-    plan = memfit.plan(training.model, training.batch_size, memory=memory, allow="exact", data=data)
+    plan = make_plan(training.model, training.batch_size, memory=memory, allow="exact", data=data)
     return _train(training, plan)
 
 
 def train_unplanned(name: str) -> Trained:
     """Trains as if all of it would fit, whatever there is: the guard has to help where it does not."""
-    import memfit
+    from memfit.planning.planning import plan as make_plan
 
     _compute_alike()
     training = build(name)
-    plan = memfit.plan(training.model, training.batch_size, memory="1TiB", allow="exact")
+    plan = make_plan(training.model, training.batch_size, memory="1TiB", allow="exact")
     return _train(training, plan)
 
 
@@ -100,10 +100,11 @@ def measure_speed(name: str) -> tuple[float, float]:
     """Measures the seconds of a step of stock Keras and of memfit, the least of some rounds in turn."""
     import numpy as np
 
-    import memfit
+    from memfit.planning.planning import plan as make_plan
+    from memfit.training.fitting import fit
 
     training = build(name)
-    plan = memfit.plan(training.model, training.batch_size, memory="1TiB")
+    plan = make_plan(training.model, training.batch_size, memory="1TiB")
     x, y = np.concatenate([training.x] * _TIMES), np.concatenate([training.y] * _TIMES)
     seconds: tuple[list[float], list[float]] = ([], [])
     for round_number in range(_ROUNDS + 1):
@@ -112,7 +113,7 @@ def measure_speed(name: str) -> tuple[float, float]:
             if way == 0:
                 training.model.fit(x, y, batch_size=training.batch_size, verbose=0)
             else:
-                memfit.fit(training.model, x, y, plan=plan, verbose=0)
+                fit(training.model, x, y, plan=plan, verbose=0)
             if round_number:  # the first one traces
                 taken.append((time.perf_counter() - begin) / (_TIMES * STEPS))
     return min(seconds[0]), min(seconds[1])
@@ -134,9 +135,9 @@ def _compute_alike() -> None:
 
 
 def _train(training: Any, plan: Any) -> Trained:
-    import memfit
+    from memfit.training.fitting import fit
 
-    history = memfit.fit(training.model, training.x, training.y, plan=plan, **_ONE_EPOCH)
+    history = fit(training.model, training.x, training.y, plan=plan, **_ONE_EPOCH)
     run = history.memory
     events = tuple(str(event) for event in run.events)
     return Trained(history.history["loss"][-1], _variables(training.model), str(plan.recipe), events)

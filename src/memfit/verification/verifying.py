@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import memfit
 from memfit.budgets.budget import budget
 from memfit.tables import table
 from memfit.verification.checks import Check, run_checks
 
 _log = logging.getLogger("memfit")
-_PACKAGES = ("keras", "tensorflow", "tensorflow-cpu", "numpy", "jaxlib")
+_PACKAGES = ("memfit", "keras", "tensorflow", "tensorflow-cpu", "numpy", "jaxlib")
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,7 +90,6 @@ def verify(checks: Iterable[Check] | None = None) -> Verification:
 
 def _versions() -> dict[str, str]:
     versions = {
-        "memfit": memfit.__version__,
         "python": platform.python_version(),
         "system": platform.platform(),
     }
