@@ -33,6 +33,7 @@ def test_a_plan_that_turns_out_as_predicted_says_nothing():
     assert judge(PLAN, 80 * MIB) is None
     assert judge(PLAN, 0) is None, "a CPU outside of an arena does not count"
     assert judge(replace(PLAN, is_bound=True), 10 * MIB) is None
+    assert judge(replace(PLAN, predicted=Size(0)), 10 * MIB) is None, "a plan made by hand"
 
 
 def test_a_plan_that_is_too_tight_says_what_to_ask_for():

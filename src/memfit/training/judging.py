@@ -13,7 +13,7 @@ def judge(plan: Plan, measured: int) -> str | None:
         plan: The plan that was followed.
         measured: The peak on the device, in bytes.
     """
-    if plan.is_bound or not measured:
+    if plan.is_bound or not (plan.predicted and measured):
         return None
     off = measured / plan.predicted
     told = f"{Size(measured)} measured, {plan.predicted} predicted ({off - 1:+.0%})"
