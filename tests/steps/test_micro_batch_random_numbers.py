@@ -76,6 +76,7 @@ NOT_EXACT: dict[str, Callable[[], layers.Layer]] = {"mixes samples": Mixing, "ga
 
 
 def network(layer: Callable[[], layers.Layer], **compiled: Any) -> keras.Model:
+    keras.utils.clear_session()  # before Keras 3.13 a seed does not begin the global generator anew
     keras.utils.set_random_seed(4)
     inputs = keras.Input(SHAPE)
     x = layers.Dense(6)(layers.Flatten()(layer()(inputs)))
