@@ -79,7 +79,10 @@ def compile_here(
     begin = time.perf_counter()
     proto = read_hlo(read_ir(step, spec, batch, "optimized_hlo_proto_serialized", device))
     seconds = time.perf_counter() - begin
-    module = read(read_dump(folder, "after_optimizations"))
+    text = read_dump(folder, "after_optimizations")
+    if "(%" not in text:  # TensorFlow 2.19 dumps names without their sign: what it returns has them
+        text = str(read_ir(step, spec, batch, "optimized_hlo", device))
+    module = read(text)
     memory = memory_map.read(read_dump(folder, "-buffer-assignment"), read_dump(folder, "-live-range"))
     buffers = proto.buffer_assignment.buffer_allocations
     given = [buffer for buffer in buffers if buffer.is_entry_computation_parameter]
