@@ -83,7 +83,7 @@ def compare(network: Network, precision: str) -> dict[str, Any]:
     try:
         isolated(measure, network, precision, BATCH, memory=max(2 * MIB, int(estimate.prediction.needed)))
         row["capped"] = "completes"
-    except Exception as error:  # the same
+    except Exception as error:  # running out is what is counted here, and the other rows are still measured
         row["capped"] = f"{type(error).__name__}"
     return row
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 import memfit
 from memfit import DoesNotFit, InvalidInput, Plan, Size, isolated
 from memfit.budgets.arena import arena_environment
+from memfit.errors import CannotTell
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers.micro_batches import MicroBatches
@@ -194,3 +195,11 @@ def test_the_command_plans_for_a_script_and_saves_the_plan(tmp_path: Path) -> No
     again = run("--output", str(tmp_path / "plan.json"))
     assert again.returncode == 2
     assert "--force" in again.stderr
+
+
+def test_a_job_that_clearly_fits_needs_no_shapes_of_its_data() -> None:
+    x = tf.ragged.constant([[1.0, 2.0], [3.0]])
+    data = tf.data.Dataset.from_tensor_slices(x).batch(2)  # its batches do not tell their shapes
+    with pytest.raises(CannotTell):
+        memfit.estimate(_model(), 2, data=data)
+    assert memfit.plan(_model(), 2, memory="8GiB", data=data).recipe.is_stock

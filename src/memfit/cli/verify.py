@@ -9,36 +9,42 @@ of it holds, and 1 if something does not.
 
 import argparse
 import json
+import os
 from pathlib import Path
 
-from memfit.cli.common import add_json, print_json
+from memfit.cli.common import add_json, add_output, print_json, refuse_to_overwrite
+from memfit.errors import InvalidInput
+
+_FILE = Path("memfit-verify.json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     add_json(parser)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("memfit-verify.json"),
-        metavar="FILE",
-        help="where to write the figures (default: %(default)s)",
-    )
+    add_output(parser, "--output", f"where to write the figures (default: {_FILE}, which is overwritten)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Verifies, prints the table, and writes the figures."""
+    refuse_to_overwrite(args.output, args.force)
+    file = args.output or _FILE
+    if not os.access(file.parent, os.W_OK):
+        raise InvalidInput(
+            "The figures are written to a folder that exists and can be written to",
+            received=str(file),
+            remedy="Name another file with --output",
+        )
     from memfit.reporting.console import show_progress
     from memfit.verification.verifying import verify
 
     with show_progress("Verifying"):
         verification = verify()
-    args.output.write_text(json.dumps(verification.to_json(), indent=2) + "\n")
+    file.write_text(json.dumps(verification.to_json(), indent=2) + "\n")
     if args.json:
         print_json(verification.to_json())
         return 0 if verification.passed else 1
     print(verification)
-    print(f"figures written to {args.output}")
+    print(f"figures written to {file}")
     if not verification.passed:
         print("something does not hold here: please report it, with that file")
     return 0 if verification.passed else 1

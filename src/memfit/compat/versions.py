@@ -1,7 +1,9 @@
 """Which versions of Keras and TensorFlow the private names were checked with, and what is installed."""
 
 import os
+import platform
 import warnings
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 # From the first version to the one that is no longer known; pyproject.toml has the same bounds.
@@ -25,6 +27,15 @@ def warn_of_unsupported_versions() -> None:
         UserWarning,
         stacklevel=2,
     )
+
+
+def read_versions() -> dict[str, str]:
+    """Returns the versions of Python, memfit and what it stands on, as far as they are installed."""
+    versions = {"python": platform.python_version()}
+    for package in ("memfit", "keras", "tensorflow", "tensorflow-cpu", "numpy"):
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
 
 
 def _is_supported(name: str) -> bool:

@@ -32,8 +32,8 @@ def estimate(
     Args:
         model: A compiled Keras 3 model.
         batch_size: Samples in a training step.
-        data: An example of what `fit` gets, (x, y) or a dataset, where the model does not say its shapes; only
-            shapes and types are read.
+        data: What `fit` gets, (x, y) or a dataset, or an example of it. Only shapes and types are read; on a CPU
+            the size of arrays counts, because `fit` copies them.
         device: Name of a GPU the figures are for, such as "RTX 3060"; the GPU of this machine, if there is one,
             unless told. With memfit[gpu-compiler] installed its own compiler is asked, otherwise TensorFlow's XLA
             on a card that is here; a recording is the last resort. `source` says which it was, and why.

@@ -125,6 +125,11 @@ def upper_bound(model: Any, batch_size: int) -> Size | None:
     return Size(_PER_OUTPUT * (outputs * batch_size + _unfolded(operations)) + _PER_WEIGHT * weights)
 
 
+def sample_bytes(model: Any) -> int:
+    """Returns the bytes of a sample and its targets, of a model that `upper_bound` bounds."""
+    return _bytes_of_sample(model.inputs) + _bytes_of_sample(model.outputs)
+
+
 def _operations(model: Any) -> list[Any]:
     """Every operation of a functional model, those of nested models in place of them."""
     found: list[Any] = []

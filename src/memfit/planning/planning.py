@@ -16,8 +16,8 @@ from memfit.estimation.estimate import Estimate
 from memfit.estimation.fingerprint import fingerprint
 from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.specs import spec_of
-from memfit.estimation.waiting import held_bytes, read_waiting
-from memfit.planning.bound import upper_bound
+from memfit.estimation.waiting import Waiting, held_bytes
+from memfit.planning.bound import sample_bytes, upper_bound
 from memfit.planning.build_plan import build_plan, build_stock_plan
 from memfit.planning.candidates import Candidate, choose_best
 from memfit.planning.fidelity import Fidelity
@@ -91,7 +91,7 @@ def _bound(job: Job, samples: int) -> Size | None:
     if bound is None:
         return None
     if job.device is None:
-        return Size(bound + read_waiting(job.spec, job.data).at(samples))
+        return Size(bound + Waiting(held_bytes(job.data), sample_bytes(job.model)).at(samples))
     if job.is_compiled and keras_layers.loops(job.model):  # XLA's loops keep copies of what they read
         return None
     return Size(bound + job.device.workspace_guess(bound))

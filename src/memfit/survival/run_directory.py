@@ -4,20 +4,18 @@ import fcntl
 import hashlib
 import json
 import os
-import platform
 import random
 import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from memfit.compat.versions import read_versions
 from memfit.errors import InvalidInput
 
 _RECORD = "run.json"
-_PACKAGES = ("memfit", "keras", "tensorflow", "tensorflow-cpu", "numpy")
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def _new_record(script: Path, arguments: Sequence[str], seed: int | None) -> Run
         str(script.resolve()),
         hashlib.sha256(script.read_bytes()).hexdigest(),
         list(arguments),
-        _versions(),
+        read_versions(),
         random.SystemRandom().randrange(2**31) if seed is None else seed,
         time.time(),
     )
@@ -156,13 +154,3 @@ def _check(earlier: RunRecord, now: RunRecord) -> None:
             received="; ".join(changed),
             remedy="Put them back as they were, or start anew without --resume",
         )
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions

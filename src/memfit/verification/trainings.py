@@ -30,12 +30,19 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of a training: its loss, its variables' bytes by name, and what memfit says happened."""
+    """What came of a training.
+
+    Attributes:
+        loss: The mean loss of its epoch.
+        variables: The path and the values of every variable, the optimizer's included.
+        plan: How its steps were planned to be computed.
+        shortages: What memfit says of each time that memory ran out.
+    """
 
     loss: float
-    variables: dict[str, Any]
+    variables: tuple[tuple[str, Any], ...]
     plan: str = ""
-    events: tuple[str, ...] = ()
+    shortages: tuple[str, ...] = ()
 
 
 def predict(names: list[str]) -> dict[str, Predicted]:
@@ -138,15 +145,12 @@ def _train(training: Any, plan: Any) -> Trained:
     from memfit.training.fitting import fit
 
     history = fit(training.model, training.x, training.y, plan=plan, **_ONE_EPOCH)
-    run = history.memory
-    events = tuple(str(event) for event in run.events)
-    return Trained(history.history["loss"][-1], _variables(training.model), str(plan.recipe), events)
+    shortages = tuple(str(event) for event in history.memory.events if event.phase)
+    return Trained(history.history["loss"][-1], _variables(training.model), str(plan.recipe), shortages)
 
 
-def _variables(model: Any) -> dict[str, Any]:
+def _variables(model: Any) -> tuple[tuple[str, Any], ...]:
     import numpy as np
 
-    return {
-        variable.path: np.asarray(variable.value)
-        for variable in (*model.variables, *model.optimizer.variables)
-    }
+    variables = (*model.variables, *model.optimizer.variables)
+    return tuple((variable.path, np.asarray(variable.value)) for variable in variables)

@@ -5,15 +5,14 @@ import platform
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from memfit.budgets.budget import budget
+from memfit.compat.versions import read_versions
 from memfit.tables import table
 from memfit.verification.checks import Check, run_checks
 
 _log = logging.getLogger("memfit")
-_PACKAGES = ("memfit", "keras", "tensorflow", "tensorflow-cpu", "numpy", "jaxlib")
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,19 +82,6 @@ def verify(checks: Iterable[Check] | None = None) -> Verification:
         f"{memory[0].name} ({memory[0].total})"
         if memory
         else f"this CPU ({platform.machine()}), in an arena",
-        _versions(),
+        {**read_versions(), "system": platform.platform()},
         time.monotonic() - begin,
     )
-
-
-def _versions() -> dict[str, str]:
-    versions = {
-        "python": platform.python_version(),
-        "system": platform.platform(),
-    }
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions
