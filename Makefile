@@ -72,8 +72,9 @@ bench-fit: $(VENV)/installed  ## a job that fits, micro-batches, the largest bat
 bench-guard: $(VENV)/installed  ## what the guard costs a job that fits: time and memory
 	@$(BIN)/python benchmarks/guard/cost.py
 
-bench-monitor: $(VENV)/installed  ## what MemoryMonitor costs
+bench-monitor: $(VENV)/installed  ## what MemoryMonitor and run records cost
 	@$(BIN)/python benchmarks/monitor/cost.py
+	@$(BIN)/python benchmarks/monitor/records.py
 
 bench-zoo: $(VENV)/installed  ## networks nobody tuned for: estimates, capped runs, exact plans; goes on where it stopped
 	@$(BIN)/python benchmarks/zoo/run.py

@@ -8,7 +8,11 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
+import prepared
+
+prepared.install()
 os.environ["MEMFIT_CACHE"] = "0"  # an estimate is made, not remembered, unless a test is about that
+os.environ["MEMFIT_RUNS"] = "0"  # no record is written into the home of whoever runs the tests
 # XLA compiles small networks for seconds each. What its buffers are does not depend on how good the code is.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 

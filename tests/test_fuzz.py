@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from fuzz.compare import NotTrained, find_difference
 from fuzz.networks import Network, networks
 
-NETWORKS = 25
+NETWORKS = 8
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

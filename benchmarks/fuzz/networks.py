@@ -13,6 +13,7 @@ Network = dict[str, Any]
 
 SHAPES = {"vector": (10,), "series": (7, 6), "tokens": (7,), "image": (8, 8, 3), "volume": (4, 6, 6, 2)}
 VOCABULARY = 12
+SIDE = (4,)  # a second input
 
 # By the rank of a sample: what may come next. Each takes a small number, whatever it makes of it.
 ANY: dict[str, Callable[[int], Any]] = {
@@ -32,6 +33,11 @@ ANY: dict[str, Callable[[int], Any]] = {
     "regularised dense": lambda n: layers.Dense(5, kernel_regularizer="l2", activity_regularizer="l2"),
     "frozen dense": lambda n: layers.Dense(5, trainable=False),
     "rescaling": lambda n: layers.Rescaling(0.5, 0.1),
+    "softmax": lambda n: layers.Softmax(),
+    "relu": lambda n: layers.ReLU(max_value=1.5, negative_slope=0.1),
+    "activity": lambda n: layers.ActivityRegularization(l2=0.01),
+    "spectral": lambda n: layers.SpectralNormalization(layers.Dense(5)),
+    "lora": lambda n: layers.Dense(5, lora_rank=2),
 }
 BY_RANK: dict[int, dict[str, Callable[[int], Any]]] = {
     1: {"einsum": lambda n: layers.EinsumDense("ab,bc->ac", output_shape=5, bias_axes="c")},
@@ -49,6 +55,10 @@ BY_RANK: dict[int, dict[str, Callable[[int], Any]]] = {
         "time distributed": lambda n: layers.TimeDistributed(layers.Dense(5, activation="relu")),
         "attention": lambda n: SelfAttention(n),
         "upsampling1d": lambda n: layers.UpSampling1D(2),
+        "padding1d": lambda n: layers.ZeroPadding1D(1),
+        "cells": lambda n: layers.RNN(
+            [layers.LSTMCell(4), layers.GRUCell(4, dropout=0.1)], return_sequences=True
+        ),
     },
     3: {
         "conv2d": lambda n: layers.Conv2D(4 + n % 3, 3, strides=1 + n % 2, padding="same"),
@@ -63,12 +73,21 @@ BY_RANK: dict[int, dict[str, Callable[[int], Any]]] = {
         "spatial dropout2d": lambda n: layers.SpatialDropout2D(0.3),
         "drop samples": lambda n: layers.Dropout(0.3, noise_shape=(None, 1, 1, 1)),
         "random flip": lambda n: layers.RandomFlip("horizontal"),
+        "random turn": lambda n: (layers.RandomRotation, layers.RandomZoom)[n % 2](0.1),
+        "random shift": lambda n: layers.RandomTranslation(0.1, 0.1),
+        "random light": lambda n: (layers.RandomContrast, layers.RandomBrightness)[n % 2](0.1),
+        "noise": lambda n: Noise(),
     },
     4: {
         "conv3d": lambda n: layers.Conv3D(3 + n % 2, 3, padding="same"),
         "transpose3d": lambda n: layers.Conv3DTranspose(3, 2, padding="same"),
         "strided conv3d": lambda n: layers.Conv3D(3, 2, strides=2, padding="same", activation="relu"),
         "padding3d": lambda n: layers.ZeroPadding3D(1),
+        "pool3d": lambda n: (layers.MaxPooling3D, layers.AveragePooling3D)[n % 2](2, padding="same"),
+        "upsampling3d": lambda n: layers.UpSampling3D(2),
+        "spatial dropout3d": lambda n: layers.SpatialDropout3D(0.3),
+        "conv lstm": lambda n: layers.ConvLSTM2D(3, 2, padding="same", return_sequences=True),
+        "frames": lambda n: layers.TimeDistributed(layers.Conv2D(3, 2, padding="same")),
     },
 }
 # What a layer, or two, are put into.
@@ -93,6 +112,9 @@ OPTIMIZERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "rmsprop": lambda o: keras.optimizers.RMSprop(centered=True, momentum=0.5, epsilon=1e-2, **o),
     "adagrad": lambda o: keras.optimizers.Adagrad(epsilon=1e-2, **o),
     "nadam": lambda o: keras.optimizers.Nadam(epsilon=1e-2, **o),
+    "adadelta": lambda o: keras.optimizers.Adadelta(epsilon=1e-2, **o),
+    "adamax": lambda o: keras.optimizers.Adamax(epsilon=1e-2, **o),
+    "ftrl": lambda o: keras.optimizers.Ftrl(l1_regularization_strength=1e-3, **o),
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -102,6 +124,30 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ema": {"use_ema": True, "ema_overwrite_frequency": 2},
     "accumulation": {"gradient_accumulation_steps": 2},
 }
+
+
+class Noise(layers.Layer):
+    """A layer that a user has written, which draws with `keras.random`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(5)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if not training:
+            return x
+        return x * keras.random.uniform((keras.ops.shape(x)[0], 1, 1, 1), 0.5, 1.5, seed=self.seeds)
+
+
+class MixedPrecision(keras.DTypePolicy):
+    """Computes in float32 with variables in float64: the casts of mixed precision, without its rounding."""
+
+    def __init__(self) -> None:
+        super().__init__("float64")
+
+    @property
+    def compute_dtype(self) -> str:
+        return "float32"
 
 
 class SelfAttention(layers.Layer):
@@ -148,6 +194,9 @@ def networks(draw: Any) -> Network:
         "optimizer": draw(st.sampled_from(sorted(OPTIMIZERS))),
         "option": draw(st.sampled_from(sorted(OPTIONS))),
         "schedule": draw(st.booleans()),
+        "loss_scale": draw(st.booleans()),
+        "mixed": draw(st.booleans()),
+        "side": draw(st.booleans()),
         "weights": draw(st.booleans()),
         "subclassed": draw(st.booleans()),
         "batch": draw(st.integers(2, 7)),
@@ -159,6 +208,8 @@ def networks(draw: Any) -> Network:
 def build(network: Network) -> keras.Model:
     """Builds and compiles a network, the same every time."""
     keras.utils.set_random_seed(11)
+    if network["mixed"]:
+        keras.config.set_dtype_policy(MixedPrecision())
     kind = network["input"]
     x = inputs = keras.Input(SHAPES[kind], dtype="int32" if kind == "tokens" else None)
     if kind == "tokens":
@@ -167,21 +218,30 @@ def build(network: Network) -> keras.Model:
         x = layers.Masking(0.0)(x)
     for block, members in network["body"]:
         x = _add(block, [(_layer(name, x), number) for name, number in members], x)
+    side = keras.Input(SIDE) if network["side"] else None
     outputs, losses = [], {}
     for place, name in enumerate(network["heads"]):
         activation, loss = HEADS[name]
         flat = layers.Flatten()(x) if place or len(x.shape) > 3 or kind == "vector" else _pooled(x)
+        if side is not None:
+            flat = layers.Concatenate()([flat, layers.Dense(3, activation="tanh")(side)])
         key = f"head{place}"
         outputs.append(layers.Dense(3, activation=activation, name=key)(flat))
         losses[key] = loss(network["number"])
-    model = keras.Model(inputs, outputs[0] if len(outputs) == 1 else dict(zip(losses, outputs, strict=True)))
+    model = keras.Model(
+        inputs if side is None else [inputs, side],
+        outputs[0] if len(outputs) == 1 else dict(zip(losses, outputs, strict=True)),
+    )
     if network["subclassed"]:
         model = Wrapped(model)
-        model.build((None, *SHAPES[kind]))
+        shape = (None, *SHAPES[kind])
+        model.build(shape if side is None else [shape, (None, *SIDE)])
     rate: Any = 0.02
     if network["schedule"]:
         rate = keras.optimizers.schedules.ExponentialDecay(0.02, 1, 0.8)
     optimizer = OPTIMIZERS[network["optimizer"]]({"learning_rate": rate, **OPTIONS[network["option"]]})
+    if network["loss_scale"]:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=8.0, dynamic_growth_steps=2)
     one = len(losses) == 1
     metric = "accuracy" if network["heads"][0] in SPARSE else "mae"
     model.compile(
@@ -201,6 +261,8 @@ def data(network: Network, steps: int) -> tuple[Any, Any, Any]:
     shape = (samples, *SHAPES[network["input"]])
     tokens = network["input"] == "tokens"
     x: Any = random.integers(0, VOCABULARY, shape).astype("int32") if tokens else random.normal(size=shape)
+    if network["side"]:
+        x = [x, random.normal(size=(samples, *SIDE))]
     y = {}
     for place, name in enumerate(network["heads"]):
         classes = random.integers(0, 3, samples)

@@ -23,12 +23,11 @@ from gpu_compiler.until_buffers import compiled_until_buffers
 from machine import RESULTS, write
 from memfit.budgets.gpu_table import gpu
 from memfit.estimation.estimating import estimate
-from memfit.estimation.gpu_compiler.cache import load_or_compile
-from memfit.estimation.gpu_compiler.compiled import Compiled
+from memfit.estimation.gpu_compiler.compiled import Compiled, Parts, load_or_compile
+from memfit.estimation.gpu_compiler.compiling import compiler_version
 from memfit.estimation.gpu_compiler.curve import Curve
-from memfit.estimation.gpu_compiler.installed import compiler_version
-from memfit.estimation.gpu_compiler.lowering import Lowered, lower_step
-from memfit.estimation.gpu_compiler.source import CompiledSource, CompiledStep, Parts
+from memfit.estimation.gpu_compiler.lowering import lower_step
+from memfit.estimation.gpu_compiler.source import CompiledSource, CompiledStep
 from memfit.estimation.recording.sending import packed
 from memfit.estimation.recording.specs import spec_of
 from memfit.estimation.recording.step import Step
@@ -73,7 +72,7 @@ class Training:
         self.case = case
         self.model = case.model()
         self.spec = spec_of(self.model)
-        self.lowered: dict[tuple[Lever, int], Lowered] = {}
+        self.lowered: dict[tuple[Lever, int], tuple[bytes, Parts]] = {}
         self.version = compiler_version()
 
     @cache  # noqa: B019 - a training lives as long as the benchmark
@@ -90,8 +89,8 @@ class Training:
         segments = fitting[0] if fitting else choices[-1]  # where none is that small, the smallest there is
         return partial(rematerialised, segments=replace(segments, split_convolutions=lever == 0))
 
-    def hlo(self, lever: Lever, batch: int) -> Lowered:
-        """The step as HLO."""
+    def lower(self, lever: Lever, batch: int) -> tuple[bytes, Parts]:
+        """The step as HLO, and what its arguments are made of."""
         if (lever, batch) not in self.lowered:
             payload = packed(self.model, self.spec)
             self.lowered[lever, batch] = lower_step(payload, self.build(lever), batch, "train")
@@ -104,13 +103,12 @@ class Training:
         assert specs is not None
 
         def compile_at(size: int) -> Compiled:
-            hlo = self.hlo(lever, size).hlo
+            hlo, _ = self.lower(lever, size)
             return load_or_compile(
                 hlo, specs.target, self.version, lambda: compiled_until_buffers(hlo, specs.target)
             )
 
-        facts = self.hlo(lever, batch)
-        parts = Parts(facts.weights, facts.optimizer, facts.batch_bytes, facts.layers, "adam")
+        _, parts = self.lower(lever, batch)
         return CompiledSource(self.version, card, parts, Curve(compile_at, specs)).at(batch)
 
 

@@ -14,9 +14,8 @@ import time
 from pathlib import Path
 
 from memfit.compat import jax_compiler
-from memfit.estimation.gpu_compiler import compiling, memory_map
+from memfit.estimation.gpu_compiler import compiling
 from memfit.estimation.gpu_compiler.compiled import Compiled
-from memfit.estimation.gpu_compiler.module_text import read
 
 # The last of a module's files before its code is made, and how long it has to be there: it is written in one go.
 _LAST, _SETTLED = "memory-usage-report", 1.0
@@ -69,19 +68,14 @@ def _figures(folder: Path, seconds: float) -> Compiled:
     (report,) = _reports(folder)
     stem = str(report).removesuffix(f"-{_LAST}.txt")
     assignment = Path(f"{stem}-buffer-assignment.txt").read_text()
-    module = read(Path(f"{stem}.txt").read_text())
-    memory = memory_map.read(assignment, Path(f"{stem}-live-range.txt").read_text())
     found = [(int(size), kind) for size, kind in _ALLOCATION.findall(assignment)]
     return Compiled(
         arguments=sum(size for size, kind in found if kind.startswith("parameter")),
         outputs=sum(size for size, kind in found if "maybe-live-out" in kind),
         alias=sum(size for size, kind in found if kind.startswith("parameter") and "maybe-live-out" in kind),
         temporaries=sum(size for size, kind in found if kind.startswith("preallocated-temp")),
-        living=module.living(memory.at(memory.fullest()))[: compiling._LIVING],
-        kernels=module.kernels(),
-        workspace=memory.more(module.convolutions()),
-        buffers=module.parameters(),
         seconds=seconds,
+        **compiling.read_module(Path(f"{stem}.txt").read_text(), str(folder)),
     )
 
 

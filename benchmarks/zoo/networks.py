@@ -100,7 +100,7 @@ def _series() -> Any:
     x = inputs = Input((256, 8))
     for filters in (64, 64, 128):
         x = layers.SeparableConv1D(filters, 5, padding="same", activation="relu")(x)
-        x = layers.SpatialDropout1D(0.2)(layers.LayerNormalization()(layers.AveragePooling1D()(x)))
+        x = layers.SpatialDropout1D(0.2)(layers.LayerNormalization()(layers.AveragePooling1D(2)(x)))
     return _end(inputs, layers.GRU(64)(x))
 
 

@@ -76,7 +76,7 @@ def run_planned(name: str, memory: int, folder: str) -> dict[str, Any]:
         "plan": str(plan.recipe),
         "seconds_to_plan": seconds,
         "planned_error": run.predicted / run.measured - 1,
-        "events": len(run.events),
+        "events": sum(bool(event.phase) for event in run.events),
         "losses": losses,
     }
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from memfit.training.guard.events import OutOfMemory as OutOfMemory
     from memfit.training.monitoring.monitoring import MemoryMonitor as MemoryMonitor
     from memfit.training.predicting import predict as predict
+    from memfit.training.records.files import runs as runs
     from memfit.training.run import Run as Run
 
 _HOME = {
@@ -65,6 +66,7 @@ _HOME = {
     "plot": "memfit.reporting.timeline",
     "predict": "memfit.training.predicting",
     "release": "memfit.budgets.releasing",
+    "runs": "memfit.training.records.files",
 }
 
 __all__ = ["__version__", *_HOME]
@@ -76,6 +78,11 @@ def __getattr__(name: str) -> object:
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Registers `%%memfit` in a notebook: what `%load_ext memfit` calls."""
+    import_module("memfit.reporting.cell_magic").register(shell)
 
 
 def __dir__() -> list[str]:

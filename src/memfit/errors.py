@@ -4,7 +4,7 @@ import re
 import signal
 
 # Colours of a terminal, which Keras writes into its messages.
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LONGEST_TOLD = 400
 _NOTHING = object()  # None is a value that can be received
 
@@ -15,7 +15,7 @@ class MemfitError(Exception):
 
 def in_one_line(error: BaseException) -> str:
     """Returns what an error says as one line without colours; with its type, unless it is memfit's own."""
-    text = " ".join(_COLOURS.sub("", str(error)).split())
+    text = " ".join(COLOURS.sub("", str(error)).split())
     text = text if len(text) <= _LONGEST_TOLD else text[:_LONGEST_TOLD] + "..."
     return text if isinstance(error, MemfitError) else f"{type(error).__name__}: {text}"
 
@@ -85,11 +85,10 @@ class ProcessDied(MemfitError, RuntimeError):
         self.exit_code = exit_code
         self.what = what
         self.signal = signal.Signals(-exit_code) if exit_code < 0 else None
-        if self.signal is None:
-            message = f"{what} ended with exit code {exit_code} before it gave a result."
-        else:
-            cause = _USUAL_CAUSE.get(self.signal, "")
-            message = f"{what} was ended by {self.signal.name}" + (f" ({cause})." if cause else ".")
+        message = f"{what} ended with exit code {exit_code} before it gave a result."
+        if self.signal is not None:
+            cause = f" ({_USUAL_CAUSE[self.signal]})" if self.signal in _USUAL_CAUSE else ""
+            message = f"{what} was ended by {self.signal.name}{cause}."
         super().__init__(message)
 
     def __reduce__(self) -> tuple[type["ProcessDied"], tuple[int, str]]:

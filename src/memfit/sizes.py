@@ -1,23 +1,15 @@
 """Sizes of memory: "8GiB", "8GB", "512MiB", "80%", or a number of bytes."""
 
 import re
-from typing import Self
+from dataclasses import asdict
+from typing import Any, Self
 
 from memfit.errors import InvalidInput
 
 # GB is a thousand MB and GiB is 1024 MiB; nvidia-smi and TensorFlow count in MiB, vendors' boxes in GB.
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", 1):
+    _UNITS |= {f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power}
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*|%)\s*", re.IGNORECASE)
 _FORMS = 'Write a number with a unit, such as "8GiB", "8GB", "512MiB" or "80%", or a number of bytes'
 
@@ -48,11 +40,11 @@ class Size(int):
             raise InvalidInput(
                 "A size of memory is a number of bytes or a text", received=value, remedy=_FORMS
             )
-        if isinstance(value, int):
-            if value < 0:
-                raise InvalidInput("A size of memory cannot be negative", received=value, remedy=_FORMS)
-            return super().__new__(cls, value)
-        return super().__new__(cls, _parse(value, of))
+        if isinstance(value, str):
+            value = _parse(value, of)
+        if value < 0:
+            raise InvalidInput("A size of memory cannot be negative", received=value, remedy=_FORMS)
+        return super().__new__(cls, value)
 
     def __str__(self) -> str:
         if self >= 2**30:
@@ -90,3 +82,12 @@ def _parse(text: str, of: int | None) -> int:
     if unit == "" and "." in match[1]:
         raise InvalidInput("A number without a unit is a number of whole bytes", received=text, remedy=_FORMS)
     return int(number * _UNITS[unit])
+
+
+def to_plain(value: Any) -> dict[str, Any]:
+    """Returns a dataclass, and those in it, as plain data with sizes in bytes."""
+
+    def fields(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: int(part) if isinstance(part, Size) else part for name, part in items}
+
+    return asdict(value, dict_factory=fields)

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from memfit.budgets.host import host_memory
+from memfit.budgets.memory import host_memory
 
 GIB = 2**30
 

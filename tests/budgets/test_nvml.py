@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from memfit.budgets.nvml import gpus
+from memfit.budgets.nvml import GpuProcess, gpu_processes, gpus
+from memfit.sizes import Size
 
 MIB = 2**20
 # As `nvmlDeviceGetMemoryInfo` gives them for two cards of different size.
@@ -13,6 +14,12 @@ CARDS = [
     ("NVIDIA A10G", "GPU-aaaa1111-0000", 23028 * MIB, 22500 * MIB),
     ("NVIDIA GeForce RTX 3060", "GPU-bbbb2222-0000", 12288 * MIB, 6000 * MIB),
 ]
+
+# As `nvmlDeviceGetComputeRunningProcesses` gives them; inside of a container the driver may not tell the bytes.
+PROCESSES = {
+    "NVIDIA A10G": [SimpleNamespace(pid=700, usedGpuMemory=3000 * MIB)],
+    "NVIDIA GeForce RTX 3060": [SimpleNamespace(pid=800, usedGpuMemory=None)],
+}
 
 
 class _Error(Exception):
@@ -36,6 +43,7 @@ def _library(*, driver: bool = True, as_bytes: bool = False) -> Any:
         nvmlDeviceGetUUID=lambda card: text(card[1]),
         nvmlDeviceGetName=lambda card: text(card[0]),
         nvmlDeviceGetMemoryInfo=lambda card: SimpleNamespace(total=card[2], free=card[3]),
+        nvmlDeviceGetComputeRunningProcesses=lambda card: PROCESSES[card[0]],
     )
 
 
@@ -66,3 +74,12 @@ def test_no_driver_is_no_gpu() -> None:
 
 def test_the_real_library_is_asked_by_default() -> None:
     assert isinstance(gpus(), list)
+
+
+def test_the_processes_of_every_card_are_listed_whatever_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert gpu_processes(_library()) == [
+        GpuProcess(700, "GPU:0 NVIDIA A10G", Size(3000 * MIB)),
+        GpuProcess(800, "GPU:1 NVIDIA GeForce RTX 3060", None),
+    ]
+    assert gpu_processes(_library(driver=False)) == []

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from memfit.budgets.arena import pieces_left
-from memfit.budgets.isolation import isolated
 from memfit.estimation.replay.allocator import BFC, OutOfMemory
 from memfit.estimation.replay.capped import completes, peak_under
 from memfit.estimation.replay.played import Played
 from memfit.estimation.replay.script import Allocation, Script
+from prepared import in_arena
 
 MIB = 2**20
 # The second needs more than half of the arena, of which the first has made the allocator take a half.
@@ -19,7 +19,7 @@ SIZES, ARENA = (10 * MIB, 18 * MIB), 32 * MIB
 def _second_fits(in_one_region: bool) -> bool:
     import tensorflow as tf
 
-    from memfit.budgets.one_region import take_one_region
+    from memfit.budgets.peaks import take_one_region
 
     if in_one_region:
         take_one_region()
@@ -35,7 +35,7 @@ def _second_fits(in_one_region: bool) -> bool:
 def test_a_tensor_that_fits_none_of_several_regions_fits_one_and_the_replay_knows_it(
     in_one_region: bool,
 ) -> None:
-    assert isolated(_second_fits, in_one_region, memory=ARENA) == in_one_region
+    assert in_arena(_second_fits, in_one_region, memory=ARENA) == in_one_region
     allocations = tuple(Allocation("op", "", "activations", "", (size, 0, 0)) for size in SIZES)
     script = Script(allocations=allocations, order=(0, ~0, 1, ~1), ends=(0, 2, 4), threads=(0,) * 4)
     assert (
@@ -56,7 +56,7 @@ def test_where_little_is_left_a_chunk_is_handed_out_whole_and_counts_whole() -> 
 def _peak_after_taking() -> tuple[int, int]:
     import tensorflow as tf
 
-    from memfit.budgets.one_region import take_one_region
+    from memfit.budgets.peaks import take_one_region
 
     kept = tf.raw_ops.Empty(shape=[MIB], dtype=tf.uint8, init=False)
     take_one_region()
@@ -66,7 +66,7 @@ def _peak_after_taking() -> tuple[int, int]:
 
 
 def test_nothing_is_left_in_use_or_counted_as_a_peak() -> None:
-    current, peak = isolated(_peak_after_taking, memory=ARENA)
+    current, peak = in_arena(_peak_after_taking, memory=ARENA)
     assert MIB <= current <= peak < 2 * MIB
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from memfit.budgets.gpu_table import gpu
-from memfit.budgets.present_gpu import find_gpu, present_gpu
+from memfit.budgets.gpu_table import find_gpu, gpu, present_gpu
 from memfit.errors import InvalidInput
 
 MIB = 2**20

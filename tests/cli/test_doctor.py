@@ -8,8 +8,7 @@ import pytest
 
 from memfit.budgets.arena import arena_environment
 from memfit.budgets.budget import Budget
-from memfit.budgets.diagnosis import Diagnosis, diagnose
-from memfit.budgets.findings import Growth, list_findings
+from memfit.budgets.diagnosis import Diagnosis, Growth, diagnose, list_findings
 from memfit.budgets.memory import Kind, Memory
 from memfit.sizes import Size
 

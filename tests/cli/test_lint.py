@@ -1,8 +1,8 @@
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
+
+from prepared import run_memfit
 
 SCRIPT = """
 import sys
@@ -22,8 +22,7 @@ print("trained")
 def _lint(tmp_path: Path, pipeline: str, *flags: str) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(pipeline=pipeline))
-    command = [sys.executable, "-m", "memfit", "lint", *flags, str(script), "3"]
-    return subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
+    return run_memfit("lint", *flags, str(script), "3")
 
 
 def test_the_datasets_of_fit_are_linted_without_training(tmp_path: Path) -> None:
@@ -31,7 +30,7 @@ def test_the_datasets_of_fit_are_linted_without_training(tmp_path: Path) -> None
     assert done.returncode == 1
     assert "trained" not in done.stdout
     assert done.stdout.count("repeat-before-shuffle") == 2
-    assert "dataset 2, stage 3 shuffle" in done.stdout
+    assert "validation data, stage 3 shuffle" in done.stdout
 
 
 def test_json_is_for_programs_and_a_good_script_ends_with_code_0(tmp_path: Path) -> None:
@@ -43,8 +42,7 @@ def test_json_is_for_programs_and_a_good_script_ends_with_code_0(tmp_path: Path)
 def test_a_script_without_fit_or_without_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "idle.py").write_text("x = 1\n")
     for script, message in (("idle.py", "never called model.fit"), ("none.py", "no such script")):
-        command = [sys.executable, "-m", "memfit", "lint", str(tmp_path / script)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = run_memfit("lint", str(tmp_path / script))
         assert done.returncode == 2
         assert message in done.stderr
         assert "Traceback" not in done.stderr

@@ -9,6 +9,23 @@ from compat.canaries import canary
 from memfit.compat import tf_datasets, tf_runtime
 
 
+@canary("tf_datasets.RANDOM_OPS", "RandomUniform", of="tensorflow")
+def test_ops_that_draw_random_numbers_are_tensorflows_and_are_in_a_map_that_draws():
+    assert set(dir(tf.raw_ops)) >= tf_datasets.RANDOM_OPS
+    drawing = tf.data.Dataset.range(1).map(lambda _: tf.random.uniform([]))
+    assert {node.op for node in tf_datasets.ops_of_functions(drawing)} & tf_datasets.RANDOM_OPS
+
+
+@canary("tf_datasets.PYTHON_OPS", "PyFunc", "EagerPyFunc", "PyFuncStateless", of="tensorflow")
+@pytest.mark.parametrize("stateful", [True, False])
+def test_ops_that_call_python_are_in_a_map_that_calls_it(stateful):
+    assert set(dir(tf.raw_ops)) >= tf_datasets.PYTHON_OPS
+    for function in (tf.numpy_function, tf.py_function):
+        options = {"stateful": stateful} if function is tf.numpy_function else {}
+        calling = tf.data.Dataset.range(1).map(lambda x, f=function, o=options: f(abs, [x], tf.int64, **o))
+        assert {node.op for node in tf_datasets.ops_of_functions(calling)} & tf_datasets.PYTHON_OPS
+
+
 @canary("tf_datasets.dataset_batch_size", "BatchDataset._batch_size", of="tensorflow")
 def test_the_batch_size_is_that_of_the_last_batch():
     dataset = tf.data.Dataset.range(10).batch(4).map(lambda x: x + 1).prefetch(1)

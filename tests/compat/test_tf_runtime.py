@@ -9,11 +9,11 @@ import pytest
 import tensorflow as tf
 
 from compat.canaries import canary
-from memfit.budgets.isolation import run_isolated
 from memfit.compat import tf_profiles, tf_runtime
+from prepared import in_arena
 
 
-def in_an_arena() -> dict[str, Any]:
+def in_small_arena() -> dict[str, Any]:
     """Does, in a small arena, what only a process with an allocator of its own and no history can show."""
     import tempfile
     from pathlib import Path
@@ -48,13 +48,7 @@ def in_an_arena() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def arena() -> dict[str, Any]:
-    environment = {
-        "TF_CPU_ALLOCATOR_USE_BFC": "true",
-        "TF_CPU_BFC_MEM_LIMIT_IN_MB": "16",
-        "TF_ENABLE_ONEDNN_OPTS": "0",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-    }
-    return run_isolated(in_an_arena, (), environment=environment, stderr=subprocess.DEVNULL)
+    return in_arena(in_small_arena, memory="16MiB")
 
 
 @canary("tf_runtime.is_initialised", "context.Context._initialized", of="tensorflow")

@@ -208,31 +208,27 @@ def test_scaling_in_an_augmentation_is_refused(photos):
 
 
 def test_tables_name_files_and_any_kind_of_labels(tmp_path, photos):
-    from memfit.data.sources import find_files
-
     folder = photos / "cats"
     names = sorted(path.name for path in folder.iterdir())[:3]
 
-    def labels_of(text):
-        (folder / "table.csv").write_text(text)
-        return find_files(folder / "table.csv")
+    def read(head, *rows):
+        lines = [head, *(",".join(map(str, row)) for row in rows)]
+        (folder / "table.csv").write_text("\n".join(lines))
+        dataset = memfit.images(folder / "table.csv", size=(8, 8), shuffle=False, cache=None)
+        ((_, labels),) = dataset
+        return dataset, labels.numpy()
 
-    found = labels_of(
-        "label,filename\n" + "".join(f"{kind},{n}\n" for kind, n in zip("bab", names, strict=True))
-    )
-    assert found.paths == tuple(str(folder / name) for name in names)
-    assert (found.labels.values.tolist(), found.labels.class_names) == ([1, 0, 1], ("a", "b"))
-    found = labels_of(
-        "file,age\n" + "".join(f"{n},{age}\n" for n, age in zip(names, (1.5, 2, 3), strict=True))
-    )
-    assert found.labels.values.dtype == np.float32
-    found = labels_of(
-        "file,tags\n" + "".join(f"{n},{t}\n" for n, t in zip(names, ("x|y", "", "y"), strict=True))
-    )
-    assert found.labels.values.tolist() == [[1, 1], [0, 0], [0, 1]]
-    found = labels_of("file,x,y\n" + "".join(f"{n},1,0.5\n" for n in names))
-    assert found.labels.values.tolist() == [[1, 0.5]] * 3
-    (folder / "table.csv").unlink()
+    try:
+        dataset, labels = read("label,filename", *zip("bab", names, strict=True))
+        assert dataset.file_paths == [str(folder / name) for name in names]
+        assert (labels.tolist(), dataset.class_names) == ([1, 0, 1], ["a", "b"])
+        assert read("file,age", *zip(names, (1.5, 2, 3), strict=True))[1].dtype == np.float32
+        _, labels = read("file,tags", *zip(names, ("x|y", "", "y"), strict=True))
+        assert labels.tolist() == [[1, 1], [0, 0], [0, 1]]
+        _, labels = read("file,x,y", *((name, 1, 0.5) for name in names))
+        assert labels.tolist() == [[1, 0.5]] * 3
+    finally:
+        (folder / "table.csv").unlink()
 
 
 def test_wrong_settings_are_named(photos, tmp_path):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.budgets.isolation import isolated
 from memfit.estimation.replay.allocator import BFC, OutOfMemory
+from prepared import in_arena
 
 MIB = 2**20
 
@@ -95,6 +95,6 @@ def _compared_with_tensorflow() -> tuple[int, int]:
 
 
 def test_it_hands_out_the_chunks_that_tensorflow_hands_out():
-    count, wrong = isolated(_compared_with_tensorflow, memory="4GiB")
+    count, wrong = in_arena(_compared_with_tensorflow, memory="4GiB")
     assert count > 1000
     assert wrong == 0

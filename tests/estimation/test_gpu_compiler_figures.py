@@ -11,14 +11,20 @@ from memfit.budgets.device_specs import all_specs, user_folder
 from memfit.budgets.gpu_table import gpu
 from memfit.errors import InvalidInput
 from memfit.estimation.estimate import Estimate
-from memfit.estimation.gpu_compiler.cache import cache_folder, load_or_compile
-from memfit.estimation.gpu_compiler.compiled import Compiled, Kernel, Living
+from memfit.estimation.gpu_compiler.compiled import (
+    Compiled,
+    Kernel,
+    Living,
+    NotCompiled,
+    Parts,
+    cache_folder,
+    least_seconds,
+    load_or_compile,
+)
 from memfit.estimation.gpu_compiler.curve import Curve
 from memfit.estimation.gpu_compiler.memory_map import read as read_memory
 from memfit.estimation.gpu_compiler.module_text import read
-from memfit.estimation.gpu_compiler.refusal import NotCompiled
-from memfit.estimation.gpu_compiler.roofline import least_seconds
-from memfit.estimation.gpu_compiler.source import CompiledSource, Parts
+from memfit.estimation.gpu_compiler.source import CompiledSource
 
 MIB = 2**20
 # Cut down from what XLA prints for an A100: a convolution and its filter's gradient by cuDNN, a product by cuBLAS,
@@ -252,7 +258,7 @@ def test_every_described_gpu_names_its_source_and_has_plausible_figures():
 def test_asking_about_the_compiler_imports_no_jax():
     code = (
         "import sys, memfit.estimation.gpu_compiler.asking\n"
-        "from memfit.estimation.gpu_compiler.installed import compiler_version\n"
+        "from memfit.estimation.gpu_compiler.compiling import compiler_version\n"
         "try: compiler_version()\nexcept Exception: pass\n"
         "assert 'jax' not in sys.modules and 'tensorflow' not in sys.modules"
     )
@@ -262,17 +268,17 @@ def test_asking_about_the_compiler_imports_no_jax():
 def test_without_the_extra_the_reason_says_how_to_install_it(monkeypatch):
     from importlib.metadata import PackageNotFoundError
 
-    from memfit.estimation.gpu_compiler import installed
+    from memfit.estimation.gpu_compiler import compiling
 
     def missing(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(installed, "version", missing)
+    monkeypatch.setattr(compiling, "version", missing)
     with pytest.raises(NotCompiled, match=r"pip install 'memfit\[gpu-compiler\]'"):
-        installed.compiler_version()
-    monkeypatch.setattr(installed, "version", lambda name: "0.10.2" if name == "jax" else "0.9")
+        compiling.compiler_version()
+    monkeypatch.setattr(compiling, "version", lambda name: "0.10.2" if name == "jax" else "0.9")
     with pytest.raises(NotCompiled, match="different versions"):
-        installed.compiler_version()
+        compiling.compiler_version()
 
 
 def test_a_recording_says_where_xla_is_known_to_take_far_more():

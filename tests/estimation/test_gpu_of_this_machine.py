@@ -8,12 +8,13 @@ import tensorflow as tf
 import memfit
 from memfit.budgets.gpu_table import gpu
 from memfit.estimation.gpu_compiler import asking
+from memfit.estimation.gpu_compiler.compiled import NotCompiled
 from memfit.estimation.gpu_compiler.on_card import compile_on_card
-from memfit.estimation.gpu_compiler.refusal import NotCompiled
 from memfit.estimation.recording.sending import packed
 from memfit.estimation.recording.specs import spec_of
 from memfit.planning import job as jobs
 from memfit.planning import planning
+from prepared import in_arena
 
 CARD = gpu("RTX 3060")
 MIB = 2**20
@@ -48,7 +49,7 @@ def measure(batch: int) -> int:
 def card_is_here(monkeypatch):
     for module in (asking, jobs):
         monkeypatch.setattr(module, "present_gpu", lambda: CARD)
-    monkeypatch.setattr("memfit.budgets.present_gpu.present_gpu", lambda: CARD)
+    monkeypatch.setattr("memfit.budgets.gpu_table.present_gpu", lambda: CARD)
 
 
 @pytest.fixture
@@ -61,15 +62,12 @@ def no_compiler(monkeypatch):
 
 def test_tensorflow_compiles_a_step_for_a_device_of_this_machine():
     model = network()
-    done = compile_on_card(packed(model, spec_of(model, None)), None, 64, "train", "/CPU:0")
-    compiled, lowered = done.compiled, done.lowered
-    assert (
-        lowered.weights + lowered.optimizer
-        <= compiled.arguments
-        < 1.1 * (lowered.weights + lowered.optimizer)
-    )
+    payload = packed(model, spec_of(model, None))
+    compiled, parts = compile_on_card(payload, None, 64, "train", "/CPU:0")
+    variables = parts.weights + parts.optimizer
+    assert variables <= compiled.arguments < 1.1 * variables
     assert compiled.kernels
-    measured = memfit.isolated(measure, 64, memory="2GiB")
+    measured = in_arena(measure, 64, memory="2GiB")
     assert compiled.peak == pytest.approx(measured, rel=0.1)  # the allocator holds 5 MiB beside it
 
 

@@ -1,8 +1,8 @@
 """How Keras makes a model's variables, against the real allocator."""
 
-from memfit.budgets.isolation import isolated
 from memfit.estimation.replay.allocator import ADDRESS, BFC
 from memfit.estimation.replay.layout import lay_out
+from prepared import in_arena
 
 SMALLEST = 256  # bytes: what is smaller is a number, a seed or a handle
 
@@ -31,7 +31,7 @@ def _made() -> tuple[list[tuple[int, int]], list[tuple[int, bool]]]:
 
 
 def test_variables_are_laid_out_where_keras_has_them():
-    real, variables = isolated(_made, memory="1GiB")
+    real, variables = in_arena(_made, memory="1GiB")
     laid = lay_out([size for size, _ in variables], {n for n, (_, random) in enumerate(variables) if random})
     held = [None] * len(laid.sizes)
     BFC().serve(laid.codes, laid.sizes, held, {})

@@ -6,12 +6,12 @@ import keras
 import pytest
 import tensorflow as tf
 
-import memfit
 from memfit.estimation.recording import Recording
 from memfit.estimation.recording.keras_step import KerasStep
 from memfit.estimation.recording.record import record
 from memfit.estimation.recording.sending import packed
 from memfit.estimation.recording.specs import spec_of
+from prepared import in_arena
 
 MIB = 2**20
 
@@ -43,7 +43,7 @@ class Buffered(KerasStep):
 
 def _record(build: Any, phase: str = "train") -> Recording:
     model = _model()
-    return memfit.isolated(record, packed(model, spec_of(model)), build, 8, 32, phase, memory="2GiB")
+    return in_arena(record, packed(model, spec_of(model)), build, 8, 32, phase, memory="2GiB")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from memfit.budgets.isolation import isolated
 from memfit.estimation.recording.recording import Recording, Step, Variable
 from memfit.estimation.recording.trace import Event
 from memfit.estimation.replay.allocator import ADDRESS, BEFORE, OWNER, Chunk
@@ -13,6 +12,7 @@ from memfit.estimation.replay.capped import completes
 from memfit.estimation.replay.played import Played
 from memfit.estimation.replay.replay import Replay
 from memfit.estimation.replay.script_builder import build_script
+from prepared import in_arena
 
 MIB = 2**20
 ARENA = 128 * MIB
@@ -82,7 +82,7 @@ def _recording(setup: tuple[Event, ...], step: tuple[Event, ...], *variables: Va
 
 @pytest.mark.parametrize("one_region", [True, False])
 def test_what_a_step_sets_up_lies_where_the_real_allocator_has_it(one_region: bool) -> None:
-    setup, step, fits = isolated(_set_up_and_run, one_region, memory=ARENA)
+    setup, step, fits = in_arena(_set_up_and_run, one_region, memory=ARENA)
     assert fits == one_region  # regions of 2 to 32 MiB have no room for it
     step = (*step, Event(1, LARGE, LARGE, "", "", "", freed=False), Event(1, LARGE, LARGE, "", "", "", True))
     small = tuple(event for event in step if event.requested != LARGE)

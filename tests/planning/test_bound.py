@@ -3,9 +3,9 @@ import math
 import keras
 import pytest
 
-from memfit.budgets.isolation import isolated
 from memfit.planning.bound import upper_bound
 from memfit.planning.fingerprint import fingerprint
+from prepared import in_arena
 
 layers = keras.layers
 
@@ -77,7 +77,7 @@ def _peak_of_transposed_convolutions() -> tuple[int, int]:
 
 
 def test_what_kernels_of_convolutions_unfold_counts() -> None:
-    peak, bound = isolated(_peak_of_transposed_convolutions, memory="1GiB")
+    peak, bound = in_arena(_peak_of_transposed_convolutions, memory="1GiB")
     assert 30 * 2**20 < peak < bound
     assert not upper_bound(_compiled(keras.Sequential([keras.Input((8,)), layers.Dense(4)])), 4) > 2**20
 
@@ -101,7 +101,7 @@ def _peak_of_one_layer(dtype: str, loss: str) -> tuple[int, int]:
     ("dtype", "loss"), [("float32", "mse"), ("float64", "mse"), ("float32", "categorical_crossentropy")]
 )
 def test_the_batch_and_its_loss_count(dtype: str, loss: str) -> None:
-    peak, bound = isolated(_peak_of_one_layer, dtype, loss, memory="1GiB")
+    peak, bound = in_arena(_peak_of_one_layer, dtype, loss, memory="1GiB")
     assert peak < bound < 4 * peak
 
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from memfit import isolated
+from prepared import in_arena
 
 
 def _run_out() -> dict[str, Any]:
@@ -15,9 +15,7 @@ def _run_out() -> dict[str, Any]:
 
     outputs = inputs = keras.Input((128, 128, 3))
     for number in range(6):
-        outputs = keras.layers.Conv2D(32, 3, padding="same", activation="relu", name=f"conv_{number}")(
-            outputs
-        )
+        outputs = keras.layers.Conv2D(32, 1, activation="relu", name=f"conv_{number}")(outputs)
     model = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(outputs))
     model.compile("sgd", "mse")
     try:
@@ -32,7 +30,7 @@ def _run_out() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
-    return isolated(_run_out, memory="300MiB")
+    return in_arena(_run_out, memory="300MiB")
 
 
 def test_the_exception_itself_tells_layer_tensor_and_phase(told: dict[str, Any]) -> None:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from keras import layers
 
-from memfit import isolated
 from memfit.estimation.recorder import Recorder
 from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import find_choices
 from memfit.steps.train_step import build
+from prepared import in_arena
 
 MIB = 2**20
 PART = 16
@@ -62,7 +62,7 @@ def test_the_recorded_peak_is_that_of_the_guarded_training(
     parts = kind == "parts"
     recipe = Recipe(PART) if parts else Recipe(segments=find_choices(dense(), PART)[-1])
     batch = 2 * PART if parts else PART
-    ours, real = predicted(recipe, batch), isolated(measured, recipe, batch, memory="1GiB")
+    ours, real = predicted(recipe, batch), in_arena(measured, recipe, batch, memory="1GiB")
     assert ours == pytest.approx(real, rel=0.02)
 
 
@@ -95,5 +95,5 @@ def train_in(memory: int) -> int:
 
 def test_an_update_from_all_gradients_at_once_is_planned_for() -> None:
     """Stock Keras may apply each gradient at once; a step that can be undone applies them all at the end."""
-    memory = isolated(smallest_memory)
-    assert isolated(train_in, memory + 2 * MIB, memory=memory + 2 * MIB) == 0
+    memory = smallest_memory()
+    assert in_arena(train_in, memory + 2 * MIB, memory=memory + 2 * MIB) == 0

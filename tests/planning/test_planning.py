@@ -1,9 +1,6 @@
 """Plans made and followed in the arena: what fits by the plan trains there, to stock Keras's losses."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import memfit
-from memfit import DoesNotFit, InvalidInput, Plan, Size, isolated
+from memfit import DoesNotFit, InvalidInput, Plan, Size
 from memfit.budgets.arena import arena_environment
 from memfit.errors import CannotTell
 from memfit.planning.fidelity import Fidelity
@@ -23,6 +20,7 @@ from memfit.planning.levers.rematerialisation import Rematerialisation
 from memfit.planning.refusal import refuse
 from memfit.steps.recipe import Recipe
 from planning.figures import Line, job_of, network, recordings_of, segments
+from prepared import in_arena, run_memfit
 
 BATCH = 32
 
@@ -32,7 +30,7 @@ def _model() -> keras.Model:
     layers = keras.layers
     inputs = x = keras.Input((32, 32, 3))
     for _ in range(6):
-        x = layers.Conv2D(32, 3, padding="same", use_bias=False)(x)
+        x = layers.Conv2D(32, 1, use_bias=False)(x)
         x = layers.ReLU()(layers.BatchNormalization()(x))
     outputs = layers.Dense(4, activation="softmax")(layers.Dropout(0.2)(layers.GlobalAveragePooling2D()(x)))
     model = keras.Model(inputs, outputs)
@@ -66,14 +64,14 @@ def _fitted(memory: int) -> tuple[list[float], Any]:
 
 
 def test_a_job_that_does_not_fit_is_made_to_fit_and_trains_to_the_same_losses() -> None:
-    memory = Size("75MiB")  # stock Keras peaks at nearly 90 MiB here
-    losses, run = isolated(_fitted, int(memory), memory=memory)
+    memory = Size("75MiB")  # stock Keras peaks at nearly 80 MiB here
+    losses, run = in_arena(_fitted, int(memory), memory=memory)
     assert run.plan.fidelity.name == "EXACT"
     assert run.plan.recipe.segments is not None
     assert run.plan.stock > memory >= run.plan.predicted
     assert run.measured <= memory
     assert abs(run.measured / run.predicted - 1) < 0.25
-    np.testing.assert_allclose(losses, isolated(_stock, memory="1GiB"), rtol=1e-4)
+    np.testing.assert_allclose(losses, in_arena(_stock, memory="1GiB"), rtol=1e-4)
     levers = {lever.name: lever for lever in run.plan.levers}
     assert levers["rematerialisation"].used
     assert 'allow="near" would be needed' in levers["micro-batches"].why
@@ -87,7 +85,7 @@ def _fitted_near(memory: int) -> tuple[list[float], Any]:
 
 
 def test_what_a_refusal_advises_is_accepted() -> None:
-    memory = Size("36MiB")
+    memory = Size("22MiB")
     with pytest.raises(DoesNotFit) as caught:
         memfit.plan(_model(), BATCH, memory=memory, allow="exact")
     error = caught.value
@@ -104,8 +102,8 @@ def test_what_a_refusal_advises_is_accepted() -> None:
 def test_a_job_that_only_near_fits_trains_in_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     # Parts are computed in a loop, whose ops threads run in any order; beside other work some orders run out once.
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
-    memory = Size("36MiB")
-    losses, run = isolated(_fitted_near, int(memory), memory=memory)
+    memory = Size("22MiB")
+    losses, run = in_arena(_fitted_near, int(memory), memory=memory)
     assert run.plan.fidelity == Fidelity.NEAR
     assert run.plan.recipe.micro_batch is not None
     assert run.events == ()
@@ -181,18 +179,13 @@ def test_the_command_plans_for_a_script_and_saves_the_plan(tmp_path: Path) -> No
         "model.fit(np.zeros((64, 8)), np.zeros((64, 1)), batch_size=16)\n"
         "raise SystemExit('never reached')\n"
     )
-    command = [sys.executable, "-m", "memfit", "plan", str(script), "--memory", "100MiB"]
-    environment = {**os.environ, **arena_environment("1GiB"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-
-    def run(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=False)
-
-    done = run("--output", str(tmp_path / "plan.json"))
+    command = ["plan", str(script), "--memory", "100MiB", "--output", str(tmp_path / "plan.json")]
+    done = run_memfit(*command, **arena_environment("1GiB"))
     assert done.returncode == 0, done.stderr
     assert "no lever is needed" in done.stdout
     assert "to train with it" in done.stdout
     assert Plan.load(tmp_path / "plan.json").batch_size == 16
-    again = run("--output", str(tmp_path / "plan.json"))
+    again = run_memfit(*command)
     assert again.returncode == 2
     assert "--force" in again.stderr
 

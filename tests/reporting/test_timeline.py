@@ -10,7 +10,7 @@ import memfit
 
 def test_the_plot_is_one_file_that_opens_offline_with_the_budget_in_it(tmp_path: Path) -> None:
     model = keras.Sequential(
-        [keras.Input((64,)), keras.layers.Dense(256), keras.layers.Dense(4, name="head")]
+        [keras.Input((64,)), keras.layers.Dense(256, name="body"), keras.layers.Dense(4, name="head")]
     )
     model.compile("adam", "mse")
     estimated = memfit.estimate(model, batch_size=64)
@@ -18,6 +18,7 @@ def test_the_plot_is_one_file_that_opens_offline_with_the_budget_in_it(tmp_path:
     page = file.read_text()
     assert "<script src=" not in page
     assert "activations" in page
+    assert ">body</div>" in page
     assert "budget 64 MiB" in page
     assert f"peak {estimated.peak}" in page
 

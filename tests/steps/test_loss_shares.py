@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memfit.steps.micro_batches.loss_shares import DivisorShare, LossShare
-from memfit.steps.micro_batches.parts import Fraction
+from memfit.steps.micro_batches.samples import Fraction
 
 REDUCTIONS = ["sum", "sum_over_batch_size", "mean", "mean_with_sample_weight"]
 

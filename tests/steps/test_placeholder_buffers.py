@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from keras import layers
 
-from memfit import isolated
 from memfit.steps.rematerialisation import find_choices
+from prepared import in_arena
 
 MIB = 2**20
 BATCH, MEMORY = 32, "256MiB"
@@ -65,7 +65,7 @@ def broken_into() -> list[float]:
 
 
 def test_the_next_step_finds_what_is_free_in_one_piece() -> None:
-    first, *later = isolated(broken_into, memory=MEMORY)
+    first, *later = in_arena(broken_into, memory=MEMORY)
     assert len(later) == 2
     assert later == pytest.approx([first] * 2, abs=0.02)
 
@@ -74,7 +74,7 @@ def between_large_tensors(gaps: bool) -> bool:
     """Whether what is small lies between two large tensors, made before and after it; runs in an arena."""
     import tensorflow as tf
 
-    from memfit.budgets.one_region import take_one_region
+    from memfit.budgets.peaks import take_one_region
     from memfit.steps.placeholder_buffers import PlaceholderBuffers
 
     def tensor(size: int) -> Any:
@@ -97,4 +97,4 @@ def between_large_tensors(gaps: bool) -> bool:
 
 @pytest.mark.parametrize("gaps", [False, True])
 def test_what_is_small_finds_a_gap_of_its_size(gaps: bool) -> None:
-    assert isolated(between_large_tensors, gaps, memory=MEMORY) is not gaps
+    assert in_arena(between_large_tensors, gaps, memory=MEMORY) is not gaps

@@ -13,9 +13,8 @@ from memfit.errors import InvalidInput
 from memfit.sizes import Size
 from memfit.steps.rematerialisation import Segments, find_choices
 from memfit.steps.rematerialisation.choosing.alive import Choice, Ledger
-from memfit.steps.rematerialisation.choosing.divide import Division
+from memfit.steps.rematerialisation.choosing.find import split_by_size
 from memfit.steps.rematerialisation.choosing.model_trace import trace_model
-from memfit.steps.rematerialisation.choosing.options import Cuts
 from memfit.steps.rematerialisation.choosing.refine import refine
 from memfit.steps.rematerialisation.op_costs import count_flops
 from memfit.steps.rematerialisation.recomputation import order_segments
@@ -105,52 +104,35 @@ def count_alive(trace: Trace, choice: Choice) -> int:
 def test_the_ledger_counts_what_is_alive_in_the_order_that_a_step_runs_in(model: keras.Model) -> None:
     trace = trace_model(model, 8, compiled=True).rewritten
     ledger = Ledger(trace)
-    cuts = Cuts(trace, ledger)
-    large = sorted(cuts.all_large)
-    for kept, starts in ((large, ()), (large[::2], ()), (large[::3], tuple(cuts.places[3:-1:4])), ([], ())):
-        choice = Choice(cuts.small | set(kept), starts)
+    _, always, read = split_by_size(trace)
+    large = sorted(read)
+    starts = tuple(tensor[0] for tensor in large[1::4])
+    for kept, cuts in ((large, ()), (large[::2], ()), (large[::3], starts), ([], ())):
+        choice = Choice(always | set(kept), cuts)
         assert ledger.count(choice).peak == count_alive(trace, choice)
 
 
 def test_a_ledger_of_large_tensors_is_off_by_the_small_ones_at_most(trace: Trace) -> None:
     full = Ledger(trace)
-    cuts = Cuts(trace, full)
-    ledger = Ledger(trace, cuts.small_bytes)
-    small = sum(map(trace.size, cuts.small))
-    large = sorted(cuts.all_large)
-    for kept, starts in ((large, ()), (large[::2], ()), (large[::3], tuple(cuts.places[3:-1:4]))):
-        counted = ledger.count(Choice(frozenset(kept), starts)).peak
-        assert counted <= full.count(Choice(cuts.small | set(kept), starts)).peak <= counted + small
+    small_bytes, always, read = split_by_size(trace)
+    ledger = Ledger(trace, small_bytes)
+    small = sum(map(trace.size, always))
+    large = sorted(read)
+    starts = tuple(tensor[0] for tensor in large[1::4])
+    for kept, cuts in ((large, ()), (large[::2], ()), (large[::3], starts)):
+        counted = ledger.count(Choice(frozenset(kept), cuts)).peak
+        assert counted <= full.count(Choice(always | set(kept), cuts)).peak <= counted + small
 
 
 def test_a_refined_choice_is_smaller_than_what_it_came_from(trace: Trace) -> None:
-    cuts = Cuts(trace, Ledger(trace))
-    ledger = Ledger(trace, cuts.small_bytes)
-    stock = Choice(cuts.all_large, ())
+    small_bytes, _, read = split_by_size(trace)
+    ledger = Ledger(trace, small_bytes)
+    stock = Choice(read, ())
     aim = 0.6 * ledger.count(stock).peak
     smaller = refine(ledger, stock, aim)
     assert smaller is not None
     assert ledger.count(smaller).peak <= aim
     assert refine(ledger, stock, 1.0) is None
-
-
-def test_no_choice_is_dearer_than_cuts_of_the_same_memory(
-    trace: Trace, choices: tuple[Segments, ...]
-) -> None:
-    ledger = Ledger(trace)
-    cuts = Cuts(trace, ledger)
-    division = Division(cuts)
-    step_cost = sum(op.cost for op in trace.ops)
-    compared = 0
-    for choice in choices:
-        divided = division.divide(choice.activation_bytes)
-        if divided is None:
-            continue
-        usage = ledger.count(Choice(divided.kept | cuts.small, divided.starts))
-        if usage.peak <= choice.activation_bytes:
-            assert choice.recomputed <= usage.cost / step_cost + 1e-9
-            compared += 1
-    assert compared
 
 
 @pytest.mark.parametrize("batch", [8, None], ids=["known batch", "unknown batch"])

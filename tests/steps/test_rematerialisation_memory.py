@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from memfit import isolated
+from prepared import in_arena
 
 
 def pick(model: Any, batch: int, part: float, compiled: bool = False) -> Any:
@@ -60,7 +60,7 @@ def peaks() -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def measured() -> dict[str, float]:
-    return isolated(peaks, memory="2GiB")
+    return in_arena(peaks, memory="2GiB")
 
 
 def test_activation_memory_is_divided_as_chosen(measured: dict[str, float]) -> None:
@@ -84,18 +84,16 @@ def peak_with_unknown_batch() -> float:
 
     from memfit.steps.rematerialisation import rematerialise
 
-    image = keras.Input((32, 32, 3))
-    x = layers.Conv2D(32, 3, padding="same", use_bias=False)(image)
+    image = keras.Input((64, 64, 3))
+    x = layers.Conv2D(8, 3, padding="same", use_bias=False)(image)
     for _ in range(4):
-        skip = layers.Conv2D(32, 1, use_bias=False)(x)
-        x = layers.Conv2D(32, 3, padding="same", use_bias=False)(
-            layers.ReLU()(layers.BatchNormalization()(x))
-        )
+        skip = layers.Conv2D(8, 1, use_bias=False)(x)
+        x = layers.Conv2D(8, 3, padding="same", use_bias=False)(layers.ReLU()(layers.BatchNormalization()(x)))
         x = layers.Add()([skip, x])
     model = keras.Model(image, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
     call = rematerialise(model, pick(model, 64, 0.5))
 
-    @tf.function(input_signature=[tf.TensorSpec((None, 32, 32, 3))])
+    @tf.function(input_signature=[tf.TensorSpec((None, 64, 64, 3))])
     def step(images: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(call(images, training=True) ** 2)
@@ -104,7 +102,7 @@ def peak_with_unknown_batch() -> float:
             weight.value.assign_sub(1e-3 * gradient)
         return loss
 
-    images = tf.random.normal((64, 32, 32, 3))
+    images = tf.random.normal((64, 64, 64, 3))
     step(images)
     memory = tf.config.experimental
     peaks = []
@@ -117,6 +115,6 @@ def peak_with_unknown_batch() -> float:
 
 
 def test_a_step_takes_no_more_where_memory_is_short_and_the_batch_unknown() -> None:
-    roomy = isolated(peak_with_unknown_batch, memory="2GiB")
-    tight = isolated(peak_with_unknown_batch, memory=int(1.6 * 2**20 * roomy))
+    roomy = in_arena(peak_with_unknown_batch, memory="2GiB")
+    tight = in_arena(peak_with_unknown_batch, memory=int(1.6 * 2**20 * roomy))
     assert tight < 1.15 * roomy, (tight, roomy)

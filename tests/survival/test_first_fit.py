@@ -82,6 +82,48 @@ def test_a_script_that_does_not_train_is_refused(tmp_path: Path, text: str, mess
         first_fit(tmp_path / "nothing.py")
 
 
+TAPE = """
+import tensorflow as tf
+optimizer = keras.optimizers.SGD(1.0)
+before = [w.copy() for w in model.get_weights()]
+
+DECORATED
+def step():
+    with tf.GradientTape() as tape:
+        loss = keras.ops.mean((model(x) - y) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+
+try:
+    step()
+except Exception:
+    pass
+print("trained")
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "line"),
+    [
+        (TAPE.replace("DECORATED", ""), 16),
+        (TAPE.replace("DECORATED", "@tf.function"), 19),
+        ("for _ in range(2):\n    model.train_on_batch(x, y)\nprint('trained')", 8),
+    ],
+)
+def test_a_loop_without_fit_is_stopped_before_its_first_update(
+    tmp_path: Path, loop: str, line: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    apply = keras.optimizers.Optimizer.apply
+    with pytest.raises(memfit.InvalidInput, match=rf"loop of its own.*train\.py, line {line}\).*memfit run"):
+        first_fit(script(tmp_path, f"{MODEL}\n{loop}"))
+    assert "trained" not in capfd.readouterr().out
+    assert keras.optimizers.Optimizer.apply is apply
+
+
+def test_updates_inside_of_fit_are_no_loop(tmp_path: Path) -> None:
+    text = MODEL + "\nmodel.evaluate(x, y, verbose=0)\nmodel.fit(x, y, epochs=2, verbose=0)"
+    assert first_fit(script(tmp_path, text)).arguments["epochs"] == 2
+
+
 def asked(folder: Path, text: str, of_call: str) -> subprocess.CompletedProcess[str]:
     """Prints something of a script's first fit, in a process that has imported nothing yet."""
     asks = f"import sys; from memfit.survival.first_fit import first_fit; print(first_fit(sys.argv[1]).{of_call})"

@@ -10,9 +10,9 @@ import tensorflow as tf
 from keras import layers
 
 import memfit
-from memfit.budgets.isolation import run_isolated
 from memfit.errors import StepFailed
 from memfit.training.batches import batch_size_of, look_ahead
+from prepared import run_forked
 from training.parity import Diary, assert_same_training, levers, train_both_ways
 
 RNG = np.random.default_rng(1)
@@ -438,4 +438,4 @@ def _without_counts() -> Any:
 
 def test_a_device_whose_allocator_does_not_count_trains_too() -> None:
     # Without oneDNN the allocator of TensorFlow's CPU device keeps no counts.
-    assert run_isolated(_without_counts, (), environment={"TF_ENABLE_ONEDNN_OPTS": "0"}) is None
+    assert run_forked(_without_counts, TF_ENABLE_ONEDNN_OPTS="0") is None

@@ -7,7 +7,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from memfit import isolated
+from prepared import in_arena
 from training import hunger, parity
 
 cloudpickle.register_pickle_by_value(hunger)
@@ -213,7 +213,7 @@ def runs() -> dict[str, Future[Any]]:
     """All at once: a shortage is mostly waiting, ten seconds each."""
     cases = (every_phase, taken_away, statistics, own_steps, without_training)
     with ThreadPoolExecutor() as pool:
-        return {case.__name__: pool.submit(isolated, case, memory="256MiB") for case in cases}
+        return {case.__name__: pool.submit(in_arena, case, memory="256MiB") for case in cases}
 
 
 def test_a_shortage_in_any_phase_leaves_no_trace(runs: dict[str, Future[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""A plan that turns out too tight or too loose says so after the first step."""
+"""A plan that turns out too tight or too loose says so after the steps that a prediction is about."""
 
 from dataclasses import replace
 
@@ -11,6 +11,7 @@ from memfit import Size
 from memfit.planning.fidelity import Fidelity
 from memfit.steps.recipe import Recipe
 from memfit.training.judging import judge
+from prepared import in_arena
 
 MIB = 2**20
 PLAN = memfit.Plan(
@@ -62,6 +63,6 @@ def _train(predicted: int) -> list[str]:
 
 @pytest.mark.parametrize(("predicted", "count"), [(1 * MIB, 1), (64 * MIB, 0)])
 def test_it_is_said_once(predicted, count):
-    events = memfit.isolated(_train, predicted, memory="256MiB")
+    events = in_arena(_train, predicted, memory="256MiB")
     assert len(events) == count
     assert all(event.startswith("The plan is too tight") for event in events)

@@ -1,14 +1,17 @@
 import contextlib
+import csv
 import io
 import json
 import re
+import tempfile
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from memfit import isolated
 from memfit.training.monitoring.growth import find_steady_growth
+from prepared import in_arena
 
 _MIB = 2**20
 
@@ -75,6 +78,16 @@ def _watch() -> dict[str, Any]:
     seen["silent"] = train([MemoryMonitor()], verbose=0)[1]
     seen["short"] = train([MemoryMonitor()], verbose=2)[1]
 
+    with tempfile.TemporaryDirectory() as folder:
+        logging = MemoryMonitor(log=True)
+        table = keras.callbacks.CSVLogger(f"{folder}/log.csv")
+        board = keras.callbacks.TensorBoard(folder, update_freq=4)
+        history, _ = train([logging, table, board], verbose=0)
+        seen["logged"] = history
+        seen["table"] = list(csv.DictReader(Path(folder, "log.csv").read_text().splitlines()))
+        seen["board"] = _read_events(Path(folder, "train"))
+        seen["logged record"] = logging.record.to_json()
+
     alone = MemoryMonitor()
     net = model()
     net.evaluate(x, y, verbose=0, callbacks=[alone])
@@ -102,6 +115,20 @@ def _watch() -> dict[str, Any]:
     return seen
 
 
+def _read_events(folder: Path) -> dict[str, list[float]]:
+    """The scalars that TensorBoard would show, by its own reader."""
+    import tensorflow as tf
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {
+        tag: [float(tf.make_ndarray(event.tensor_proto)) for event in events.Tensors(tag)]
+        for tag in events.Tags()["tensors"]
+        if "GiB" in tag
+    }
+
+
 def _without_figures(shown: str) -> list[str]:
     """The final line of each epoch without times, memory, and the signs that redraw it."""
     lines = re.sub("\x1b\\[[0-9]*m|\x08|\r", "\n", shown).splitlines()
@@ -116,7 +143,7 @@ def seen() -> dict[str, Any]:
 
 @cache
 def _watched() -> dict[str, Any]:
-    return isolated(_watch, memory="600MiB")
+    return in_arena(_watch, memory="600MiB")
 
 
 def test_other_callbacks_and_the_history_see_what_they_see_without_it(seen: dict[str, Any]) -> None:
@@ -129,6 +156,21 @@ def test_the_progress_bar_is_keras_with_two_more_figures(seen: dict[str, Any]) -
     assert re.search(r"mae: [\d.]+ .*device_GiB: 0\.\d{4} - host_GiB: \d\.\d{4}", seen["shown"])
     assert "device_GiB" in seen["short"], "verbose=2 shows it too"
     assert seen["silent"] == ""
+
+
+def test_asked_to_log_it_gives_its_figures_to_tensorboard_csv_and_the_history(seen: dict[str, Any]) -> None:
+    peaks = [
+        max(phase["device_peak"] for phase in seen["logged record"]["phases"] if phase["epoch"] == epoch)
+        for epoch in (0, 1)
+    ]
+    assert [size * 2**30 for size in seen["logged"]["device_GiB"]] == pytest.approx(peaks)
+    assert [float(row["device_GiB"]) for row in seen["table"]] == seen["logged"]["device_GiB"]
+    assert [float(row["host_GiB"]) for row in seen["table"]] == seen["logged"]["host_GiB"]
+    assert seen["board"]["epoch_device_GiB"] == pytest.approx(seen["logged"]["device_GiB"])
+    assert seen["board"]["epoch_host_GiB"] == pytest.approx(seen["logged"]["host_GiB"])
+    # A figure every four batches or so, as Keras's version counts: of the epoch so far, so not above the epoch's.
+    assert len(seen["board"]["batch_device_GiB"]) >= 2
+    assert 0 < seen["board"]["batch_device_GiB"][0] <= seen["logged"]["device_GiB"][0]
 
 
 def test_every_epoch_has_its_training_and_its_validation(seen: dict[str, Any]) -> None:

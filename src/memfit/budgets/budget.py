@@ -2,20 +2,39 @@
 
 import sys
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from memfit.budgets.arena import arena_cap
-from memfit.budgets.counting import read_count
-from memfit.budgets.host import host_memory
-from memfit.budgets.memory import Kind, Memory
+from memfit.budgets.memory import Kind, Memory, host_memory
 from memfit.budgets.nvml import gpus
 from memfit.compat.tf_runtime import is_initialised
+from memfit.showing import Shown
 from memfit.sizes import Size
 from memfit.tables import table
 
 
+class Count(NamedTuple):
+    """What TensorFlow's allocator has handed out: bytes in use now, and the most since it was last reset."""
+
+    current: Size
+    peak: Size
+
+
+def read_count(device: str) -> Count | None:
+    """Returns the count of a device such as "GPU:0"; None where its allocator does not count.
+
+    A CPU's does in an arena and, by chance, with oneDNN, but not without either. TensorFlow has to be imported, and
+    is initialised by this.
+    """
+    try:
+        info = sys.modules["tensorflow"].config.experimental.get_memory_info(device)
+    except ValueError:
+        return None
+    return Count(Size(int(info["current"])), Size(int(info["peak"])))
+
+
 @dataclass(frozen=True, repr=False)
-class Budget:
+class Budget(Shown):
     """What memory there is.
 
     Attributes:
@@ -83,8 +102,5 @@ def _limit(memory: Memory, index: int) -> Memory:
 
 def _allocated(device: str) -> int | None:
     """What TensorFlow's allocator holds; None where it does not count, or asking would initialise TensorFlow."""
-    tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is None or not is_initialised():
-        return None
-    count = read_count(device)
+    count = read_count(device) if is_initialised() else None
     return None if count is None else count.current

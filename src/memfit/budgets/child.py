@@ -4,15 +4,9 @@ import os
 import pickle
 import sys
 import traceback
-from typing import Any
+from contextlib import suppress
 
 import cloudpickle
-
-
-def main() -> None:
-    """Runs the task given by two pipe numbers on the command line."""
-    task_read, result_write = (int(number) for number in sys.argv[1:3])
-    run_task(task_read, result_write)
 
 
 def run_task(task_read: int, result_write: int) -> None:
@@ -52,19 +46,13 @@ def _packed_exception(error: BaseException) -> bytes:
 
 def _plain(error: BaseException) -> BaseException:
     """A stand-in for an exception that cannot be sent: nearest plain base, same message."""
+    message = f"{type(error).__name__}: {error}"
     for base in type(error).__mro__:
-        if base.__module__ == "builtins":
-            try:
-                return _with_message(base, f"{type(error).__name__}: {error}")
-            except TypeError:
-                continue
-    return RuntimeError(f"{type(error).__name__}: {error}")
+        if base.__module__ == "builtins" and issubclass(base, BaseException):
+            with suppress(TypeError):
+                return base(message)
+    return RuntimeError(message)
 
 
-def _with_message(base: type[Any], message: str) -> BaseException:
-    stand_in: BaseException = base(message)
-    return stand_in
-
-
-if __name__ == "__main__":
-    main()
+if __name__ == "__main__":  # with the numbers of two pipes
+    run_task(*map(int, sys.argv[1:3]))

@@ -4,21 +4,22 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
 from memfit.budgets.arena import arena_cap, arena_environment
 from memfit.budgets.budget import Budget, budget
-from memfit.budgets.host import host_memory
+from memfit.budgets.memory import host_memory
 from memfit.budgets.nvml import gpus
 from memfit.compat.tf_runtime import is_initialised
 from memfit.errors import InvalidInput, TensorFlowMissing, TooLate
 from memfit.sizes import Size
 
+_Limits: TypeAlias = int | str | Mapping[int, int | str] | None
 _PLACE = "Call memfit.configure() at the top of the program, before anything else imports or uses TensorFlow."
 
 
 def configure(
-    memory: int | str | Mapping[int, int | str] | None = None,
+    memory: _Limits = None,
     growth: bool | None = None,
     allocator: Literal["bfc", "async"] = "bfc",
     visible: Sequence[int] | None = None,
@@ -58,9 +59,7 @@ def configure(
     return budget()
 
 
-def _configure_arena(
-    memory: int | str | Mapping[int, int | str] | None, visible: Sequence[int] | None
-) -> None:
+def _configure_arena(memory: _Limits, visible: Sequence[int] | None) -> None:
     if isinstance(memory, Mapping) or visible:
         index = next(iter(memory)) if isinstance(memory, Mapping) and memory else (visible or [0])[0]
         raise InvalidInput(f"There is no GPU:{index}: this machine has no GPU", received=memory or visible)
@@ -74,23 +73,20 @@ def _configure_arena(
 
 
 def _configure_gpus(
-    memory: int | str | Mapping[int, int | str] | None,
-    growth: bool | None,
-    allocator: str,
-    visible: Sequence[int] | None,
+    memory: _Limits, growth: bool | None, allocator: str, visible: Sequence[int] | None
 ) -> None:
     try:
-        tensorflow = importlib.import_module("tensorflow")
+        config = importlib.import_module("tensorflow").config
     except ImportError as error:
         raise TensorFlowMissing("memfit.configure() on a machine with a GPU") from error
-    devices = tensorflow.config.list_physical_devices("GPU")
+    devices = config.list_physical_devices("GPU")
     if not devices:
         _refuse_late_arena(memory, visible)
         return
-    chosen = _chosen(visible, len(devices))
-    limits = _limits(memory, chosen)
+    chosen = list(range(len(devices)) if visible is None else visible)
+    limits = _check_limits(memory, chosen, len(devices))
     for index in chosen:
-        if not limits and tensorflow.config.get_logical_device_configuration(devices[index]):
+        if not limits and config.get_logical_device_configuration(devices[index]):
             raise InvalidInput(
                 f"GPU:{index} already has a fixed limit, and TensorFlow forbids growth beside it",
                 remedy="Set the limit through memfit.configure(memory=...) only",
@@ -100,12 +96,16 @@ def _configure_gpus(
     if allocator == "async":
         os.environ["TF_GPU_ALLOCATOR"] = "cuda_malloc_async"
     if visible is not None:
-        tensorflow.config.set_visible_devices([devices[index] for index in chosen], "GPU")
+        config.set_visible_devices([devices[index] for index in chosen], "GPU")
     for index in chosen:
-        _set(tensorflow.config, devices[index], limits.get(index), growth is not False)
+        if index in limits:
+            logical = config.LogicalDeviceConfiguration(memory_limit=limits[index] // 2**20)
+            config.set_logical_device_configuration(devices[index], [logical])
+        else:
+            config.experimental.set_memory_growth(devices[index], growth is not False)
 
 
-def _refuse_late_arena(memory: Any, visible: Sequence[int] | None) -> None:
+def _refuse_late_arena(memory: _Limits, visible: Sequence[int] | None) -> None:
     """Without a GPU and with TensorFlow imported, only what already holds can be asked for."""
     if memory is None and not visible:
         return
@@ -120,17 +120,13 @@ def _refuse_late_arena(memory: Any, visible: Sequence[int] | None) -> None:
     )
 
 
-def _chosen(visible: Sequence[int] | None, count: int) -> list[int]:
-    for index in visible or ():
+def _check_limits(memory: _Limits, chosen: list[int], count: int) -> dict[int, Size]:
+    """The limit of each chosen GPU of those there are; empty where none was asked for."""
+    for index in chosen:
         if not 0 <= index < count:
             raise InvalidInput(
-                f"There is no GPU:{index}: the GPUs here are 0 to {count - 1}", received=visible
+                f"There is no GPU:{index}: the GPUs here are 0 to {count - 1}", received=chosen
             )
-    return list(range(count)) if visible is None else list(visible)
-
-
-def _limits(memory: int | str | Mapping[int, int | str] | None, chosen: list[int]) -> dict[int, Size]:
-    """The limit of each chosen GPU; empty where none was asked for."""
     if memory is None:
         return {}
     asked = memory if isinstance(memory, Mapping) else dict.fromkeys(chosen, memory)
@@ -147,25 +143,12 @@ def _limits(memory: int | str | Mapping[int, int | str] | None, chosen: list[int
                 remedy=f"Give GPU:{index} a limit too, or leave it out with visible=",
             )
     known = gpus()
-    return {
-        index: _limit(index, value, known[index].total if index < len(known) else None)
-        for index, value in asked.items()
-    }
-
-
-def _limit(index: int, value: int | str, total: Size | None) -> Size:
-    size = Size(value, of=total)
-    if size < 2**20:
-        raise InvalidInput(f"The limit of GPU:{index} is at least 1 MiB", received=str(size))
-    if total is not None and size > total:
-        raise InvalidInput(f"GPU:{index} has {total} in all", received=str(size))
-    return size
-
-
-def _set(config: Any, device: Any, limit: Size | None, growth: bool) -> None:
-    if limit is None:
-        config.experimental.set_memory_growth(device, growth)
-    else:
-        config.set_logical_device_configuration(
-            device, [config.LogicalDeviceConfiguration(memory_limit=limit // 2**20)]
-        )
+    limits = {}
+    for index, value in asked.items():
+        total = known[index].total if index < len(known) else None
+        limits[index] = Size(value, of=total)
+        if limits[index] < 2**20:
+            raise InvalidInput(f"The limit of GPU:{index} is at least 1 MiB", received=str(limits[index]))
+        if total is not None and limits[index] > total:
+            raise InvalidInput(f"GPU:{index} has {total} in all", received=str(limits[index]))
+    return limits

@@ -47,16 +47,7 @@ class ForkServer:
     ) -> Result:
         """Runs `function(*args)` in a process of its own and returns its result; threads may call this.
 
-        Args:
-            function: What to run; it and its arguments may be anything that `cloudpickle` can send.
-            args: Its arguments.
-            timeout: Seconds from its start after which the process and everything it started is ended.
-
-        Raises:
-            ProcessDied: If the process ended without a result.
-            TimeoutError: If the time was up.
-            InvalidInput: If the function, an argument or the result cannot be sent between processes.
-            Exception: Whatever the function raised, with the child's traceback as its cause.
+        The time counts from the start of that process. What it takes and raises is as in `memfit.isolated`.
         """
         task = dump_task(function, args)
         with self._starting:

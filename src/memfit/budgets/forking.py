@@ -12,16 +12,6 @@ from selectors import EVENT_READ, DefaultSelector
 from memfit.budgets.child import run_task
 
 
-def main() -> None:
-    """Serves the socket whose number is the first argument, once the modules named by the others are imported."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    control.set_inheritable(False)
-    for name in sys.argv[2:]:
-        importlib.import_module(name)
-    gc.freeze()  # what is there now is shared with every task's process, as long as nothing touches it
-    _Server(control).serve()
-
-
 class _Server:
     """Starts processes and tells how they ended, until the caller is gone."""
 
@@ -94,5 +84,10 @@ class _Server:
         os._exit(0)
 
 
-if __name__ == "__main__":
-    main()
+if __name__ == "__main__":  # with the number of a socket, and the names of the modules
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
+    gc.freeze()  # what is there now is shared with every task's process, as long as nothing touches it
+    _Server(control).serve()

@@ -1,4 +1,4 @@
-"""Common GPUs and the memory a program can use on them."""
+"""Common GPUs and the memory a program can use on them; and which of them is in this machine."""
 
 import difflib
 import re
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from memfit.budgets.device_specs import Specs, all_specs, has_bfloat16, user_folder
+from memfit.budgets.nvml import compute_capabilities, gpus
 from memfit.errors import InvalidInput
 from memfit.sizes import Size
 
@@ -101,6 +102,30 @@ def gpu(name: str) -> GPU:
         received=name,
         remedy=f'{suggestion} add it as a file in {user_folder()}, or give its memory, such as "8GiB"',
     )
+
+
+def present_gpu() -> GPU | None:
+    """Returns the first GPU that TensorFlow would use in this process; None where there is none.
+
+    Of a card that is not in the table only what its driver says is known.
+    """
+    present = gpus()
+    if not present:
+        return None
+    name = present[0].name.removeprefix("GPU:0 ")
+    try:
+        return gpu(name)
+    except InvalidInput:
+        return GPU(name, present[0].total // _MIB, compute_capabilities()[0])
+
+
+def find_gpu(device: str | None) -> GPU | None:
+    """Returns the GPU of that name, which need not be here, or the one that is here; None for a CPU.
+
+    Raises:
+        InvalidInput: If the table has no such GPU.
+    """
+    return present_gpu() if device is None else gpu(device)
 
 
 def nearest(card: GPU) -> str | None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any, TypeVar
 
@@ -82,12 +83,14 @@ def run_isolated(
     os.close(result_write)
     try:
         answer = converse(task, task_write, result_read, timeout)
-        _await(child, _GRACE_SECONDS)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_GRACE_SECONDS)
     finally:
         os.close(result_read)
-        _end_group(child)
-    result: Result = read_answer(answer, child.returncode)
-    return result
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # whatever is left of it
+        child.wait()
+    return read_answer(answer, child.returncode)
 
 
 def dump_task(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
@@ -131,30 +134,8 @@ def converse(task: bytes, task_write: int, result_read: int, timeout: float | No
     return bytes(answer[8:])
 
 
-def _await(child: subprocess.Popen[bytes], seconds: float | None) -> None:
-    try:
-        child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return  # whatever keeps the process alive is ended with its group
-
-
-def _end_group(child: subprocess.Popen[bytes]) -> None:
-    """Ends whatever is left of the child's process group."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    finally:
-        child.wait()
-
-
 def read_answer(answer: bytes, exit_code: int) -> Any:
-    """Returns the result in a child's answer, or raises what the child raised.
-
-    Args:
-        answer: What `converse` returned.
-        exit_code: How the child ended, for where there is no answer.
-    """
+    """Returns the result in a child's answer, or raises what the child raised; without an answer, `ProcessDied`."""
     if not answer:
         raise ProcessDied(exit_code)
     # The only pickle read here came through the pipe of a child that this process has started.

@@ -3,12 +3,22 @@
 import importlib
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from memfit.budgets.memory import Kind, Memory
 from memfit.sizes import Size
 
 _Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that computes on a GPU: its number, the GPU, and what it holds there, where the driver tells."""
+
+    pid: int
+    gpu: str
+    used: Size | None
 
 
 def gpus(environment: Mapping[str, str] = os.environ, library: Any = None) -> list[Memory]:
@@ -24,9 +34,14 @@ def gpus(environment: Mapping[str, str] = os.environ, library: Any = None) -> li
     return _ask(_memory, environment, library)
 
 
-def compute_capabilities(environment: Mapping[str, str] = os.environ, library: Any = None) -> list[str]:
+def compute_capabilities() -> list[str]:
     """Returns the compute capabilities, such as "8.6", of the GPUs that CUDA would show this process."""
-    return _ask(_compute_capability, environment, library)
+    return _ask(_compute_capability, os.environ, None)
+
+
+def gpu_processes(library: Any = None) -> list[GpuProcess]:
+    """Returns every process that computes on any GPU of this machine, whoever's it is."""
+    return [process for found in _ask(_processes, {}, library) for process in found]
 
 
 def _ask(
@@ -78,6 +93,16 @@ def _memory(position: int, handle: Any, library: Any) -> Memory:
 def _compute_capability(position: int, handle: Any, library: Any) -> str:
     major, minor = library.nvmlDeviceGetCudaComputeCapability(handle)
     return f"{major}.{minor}"
+
+
+def _processes(position: int, handle: Any, library: Any) -> list[GpuProcess]:
+    name = f"GPU:{position} {_text(library.nvmlDeviceGetName(handle))}"
+    return [
+        GpuProcess(
+            int(found.pid), name, None if found.usedGpuMemory is None else Size(int(found.usedGpuMemory))
+        )
+        for found in library.nvmlDeviceGetComputeRunningProcesses(handle)
+    ]
 
 
 def _text(value: str | bytes) -> str:

@@ -3,15 +3,15 @@
 import gc
 import importlib
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
 
-from memfit.budgets.counting import read_count
+from memfit.budgets.budget import Count, read_count
 from memfit.compat.tf_graphs import forget_gradients_of_dead_graphs
 from memfit.compat.tf_runtime import is_initialised
-from memfit.sizes import Size
+from memfit.sizes import Size, to_plain
 from memfit.tables import table
 
 
@@ -46,7 +46,7 @@ class Release:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the figures as plain data, sizes in bytes."""
-        return {key: int(value) if isinstance(value, Size) else value for key, value in asdict(self).items()}
+        return to_plain(self)
 
 
 def release() -> Release:
@@ -58,28 +58,21 @@ def release() -> Release:
     allocator once took from the device stays with the process for reuse; to have that back for others, run the
     training through `memfit.isolated`.
     """
-    device = _device()
-    host_before, (before, _) = _resident(), _device_bytes(device)
+    device = None
+    if is_initialised():
+        device = "GPU:0" if sys.modules["tensorflow"].config.list_physical_devices("GPU") else "CPU:0"
+    host_before, before = _resident(), _count(device).current
     if "keras" in sys.modules:
         importlib.import_module("keras").backend.clear_session()
     forget_gradients_of_dead_graphs()
     gc.collect()
-    after, peak = _device_bytes(device)
+    after, peak = _count(device)
     return Release(device, before, after, Size(max(peak - after, 0)), host_before, _resident())
 
 
-def _device() -> str | None:
-    if not is_initialised():
-        return None
-    return "GPU:0" if sys.modules["tensorflow"].config.list_physical_devices("GPU") else "CPU:0"
-
-
-def _device_bytes(device: str | None) -> tuple[Size, Size]:
-    """Bytes in use now and at the peak."""
-    if device is None:
-        return Size(0), Size(0)
-    count = read_count(device)
-    return (Size(0), Size(0)) if count is None else (count.current, count.peak)
+def _count(device: str | None) -> Count:
+    count = None if device is None else read_count(device)
+    return count or Count(Size(0), Size(0))
 
 
 def _resident() -> Size:

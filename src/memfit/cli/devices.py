@@ -31,8 +31,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compiler() -> str:
-    from memfit.estimation.gpu_compiler.installed import compiler_version
-    from memfit.estimation.gpu_compiler.refusal import NotCompiled
+    from memfit.estimation.gpu_compiler.compiled import NotCompiled
+    from memfit.estimation.gpu_compiler.compiling import compiler_version
 
     try:
         return f"XLA, {compiler_version()}"

@@ -57,7 +57,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _to_json(estimated: Any, memory: int | None, largest: int | None, phases: bool) -> dict[str, Any]:
+    from memfit.estimation.step_timeline import timeline_of
+
     plain: dict[str, Any] = estimated.to_json()
+    plain["shares"] = timeline_of(estimated).to_json()["shares"]
     if memory is not None:
         plain.update(memory=int(memory), fits=bool(estimated.fits(memory)), max_batch=largest)
     if phases:

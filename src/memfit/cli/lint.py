@@ -9,6 +9,7 @@ The exit code is 0 when there is nothing to change, 1 when there are findings, 2
 """
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 from memfit.cli.common import add_json, print_json
@@ -32,7 +33,8 @@ def run(args: argparse.Namespace) -> int:
 
     call = first_fit(args.script, args.arguments, quiet=args.json)
     datasets = _datasets(call.arguments)
-    findings = lint(*datasets, batch_memory=args.batch_memory, host=args.host)
+    findings = lint(*datasets.values(), batch_memory=args.batch_memory, host=args.host)
+    findings = replace(findings, names=tuple(datasets))
     if args.json:
         print_json(findings.to_json())
     elif not datasets:
@@ -43,11 +45,9 @@ def run(args: argparse.Namespace) -> int:
     return 1 if len(findings) else 0
 
 
-def _datasets(arguments: dict[str, Any]) -> list[Any]:
+def _datasets(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The datasets that fit() would receive, by what a person calls them."""
     import tensorflow as tf
 
-    return [
-        arguments[name]
-        for name in ("x", "validation_data")
-        if isinstance(arguments.get(name), tf.data.Dataset)
-    ]
+    names = {"training data": arguments.get("x"), "validation data": arguments.get("validation_data")}
+    return {name: data for name, data in names.items() if isinstance(data, tf.data.Dataset)}

@@ -1,16 +1,32 @@
 """memfit fits Keras 3 / TensorFlow training into the memory there is."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 import memfit
 from memfit.errors import InvalidInput, MemfitError
+from memfit.survival.flags import as_flags
 
 # Each is a module of this package with a docstring (its help), `add_arguments` and `run`. They import what they
 # need inside `run`, so that help takes milliseconds.
-COMMANDS = ("cache", "devices", "doctor", "estimate", "explain", "lint", "plan", "run", "verify")
+COMMANDS = (
+    "cache",
+    "compare",
+    "devices",
+    "doctor",
+    "estimate",
+    "explain",
+    "lint",
+    "plan",
+    "report",
+    "run",
+    "runs",
+    "top",
+    "verify",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,10 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return 0
+    if args.command != "run":  # a script that is run says what it says
+        # TensorFlow's greetings would drown what a command prints, and come with its import.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         code: int = args.run(args)
     except MemfitError as error:
-        print(f"memfit: {error}", file=sys.stderr)
+        print(f"memfit: {as_flags(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, InvalidInput) else 1
     except KeyboardInterrupt:
         return 130

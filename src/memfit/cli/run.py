@@ -3,16 +3,24 @@
     memfit run --memory 8GiB train.py --epochs 20
     memfit run --resume train.py --epochs 20
 
-Calls of fit(), evaluate() and predict() go through memfit. When the process dies (out of memory, SIGKILL, a crash
-in a kernel), it is started again and goes on at the batch it was at. Ctrl-C ends it after the batch, with a
-checkpoint in .memfit/ of the current directory; a run that reaches its end removes what it kept there.
-The exit code is the script's.
+Calls of fit(), evaluate() and predict() go through memfit. Before each fit() it says what is planned, at the end
+what came of it. When the process dies (out of memory, SIGKILL, a crash in a kernel), it is started again and goes
+on at the batch it was at. Ctrl-C ends it after the batch, with a checkpoint in .memfit/ of the current directory; a
+run that reaches its end removes what it kept there. A loop without fit() is measured, not changed. What memfit says
+goes to the error stream; the exit code is the script's.
 """
 
 import argparse
+import json
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memfit.cli.common import add_allow
+
+if TYPE_CHECKING:
+    from memfit.training.records.record import RunRecord
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="end where memfit itself fails, instead of training without a plan",
     )
+    parser.add_argument("--quiet", action="store_true", help="say only what goes wrong")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="as --quiet, and one line of JSON on the standard output when the script has ended",
+    )
     parser.add_argument("script", help="the training script")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARG", help="the script's own arguments"
@@ -36,8 +50,35 @@ def run(args: argparse.Namespace) -> int:
     from memfit.survival.settings import RunSettings
     from memfit.survival.supervising import supervise
 
-    settings = RunSettings(args.memory, args.allow, args.strict)
-    return supervise(args.script, args.arguments, settings, resume=args.resume, tell=_tell)
+    quiet = args.quiet or args.json
+    settings = RunSettings(args.memory, args.allow, args.strict, quiet=quiet)
+    seen: list[tuple[Path, RunRecord]] = []
+
+    def report(records: Sequence[tuple[Path, "RunRecord"]]) -> None:
+        seen.extend(records)
+        if records and not quiet:
+            _show(records)
+
+    code = supervise(args.script, args.arguments, settings, resume=args.resume, tell=_tell, report=report)
+    if args.json:
+        _print_json(code, seen)
+    return code
+
+
+def _show(records: Sequence[tuple[Path, "RunRecord"]]) -> None:
+    from memfit.reporting.runs import describe_end
+    from memfit.training.records.files import records_folder
+
+    kept = records_folder() is not None
+    for line in describe_end(records, kept=kept, next_command="memfit report RUN").splitlines():
+        _tell(line)
+
+
+def _print_json(code: int, records: Sequence[tuple[Path, "RunRecord"]]) -> None:
+    from memfit.reporting.runs import to_summary
+
+    runs = [to_summary(record, path) for path, record in records]
+    print(json.dumps({"exit_code": code, "runs": runs}))
 
 
 def _tell(line: str) -> None:

@@ -30,8 +30,7 @@ def target(args: argparse.Namespace) -> tuple[Any, Any, int]:
     """
     if args.batch is not None and args.batch < 1:
         raise InvalidInput("A batch has at least one sample", received=args.batch, remedy="Write --batch 32")
-    # The model is only built here; TensorFlow's greetings would drown what the command prints.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # The model is only built here.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     path = Path(args.target)
     if path.suffix == ".py":

@@ -7,6 +7,17 @@ import mmap
 from collections.abc import Iterator
 from typing import Any
 
+# Ops that draw random numbers. Their state is in their kernel: a new iteration starts from the seed again, if
+# there is one.
+RANDOM_OPS = frozenset(
+    {
+        "Multinomial", "ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2", "RandomShuffle",
+        "RandomStandardNormal", "RandomUniform", "RandomUniformInt", "SampleDistortedBoundingBox",
+        "SampleDistortedBoundingBoxV2", "TruncatedNormal",
+    }
+)  # fmt: skip
+PYTHON_OPS = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
+
 
 def dataset_batch_size(dataset: Any) -> int | None:
     """The batch size of a tf.data pipeline, from its element shapes or its last `batch`; None where neither tells.

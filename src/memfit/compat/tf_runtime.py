@@ -4,7 +4,6 @@ Checked with TensorFlow 2.19.0 and 2.21.0, and Keras 3.12.0 and 3.15.1.
 """
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from memfit.compat.keras_layers import shared_seed_generator
@@ -29,11 +28,16 @@ def optimise_once() -> None:
 
     The second time it finds next to nothing: 19 of the 10,355 ops of ResNet50's training step.
     """
+    import tensorflow as tf
 
-    def once(options: Any) -> None:
-        options.meta_optimizer_iterations = options.ONE
-
-    _rewrite(once)
+    own = _eager().context()
+    config = tf.compat.v1.ConfigProto()
+    if own._config is not None:
+        config.CopyFrom(own._config)
+    options = config.graph_options.rewrite_options
+    options.meta_optimizer_iterations = options.ONE
+    own._config = config
+    own.function_call_options = None
 
 
 def refuses_to_run_one_by_one(error: Exception) -> bool:
@@ -105,16 +109,3 @@ def _random_ops() -> Any:
     from tensorflow.python.ops import stateful_random_ops
 
     return stateful_random_ops
-
-
-def _rewrite(change: Callable[[Any], None]) -> None:
-    """Changes how TensorFlow rewrites functions that are called from now on."""
-    import tensorflow as tf
-
-    own = _eager().context()
-    config = tf.compat.v1.ConfigProto()
-    if own._config is not None:
-        config.CopyFrom(own._config)
-    change(config.graph_options.rewrite_options)
-    own._config = config
-    own.function_call_options = None

@@ -19,7 +19,7 @@ def warn_of_unsupported_versions() -> None:
     if not unsupported:
         return
     os.environ[_TOLD] = "1"
-    installed = " and ".join(f"{name} {_installed(name)}" for name in unsupported)
+    installed = " and ".join(f"{name} {installed_version(name)}" for name in unsupported)
     wanted = " ".join(f"'{name.lower()}>={SUPPORTED[name][0]},<{SUPPORTED[name][1]}'" for name in unsupported)
     warnings.warn(
         f"memfit was not tested with {installed}, and uses private names that may be gone there: "
@@ -39,14 +39,15 @@ def read_versions() -> dict[str, str]:
 
 
 def _is_supported(name: str) -> bool:
-    installed = _installed(name)
+    installed = installed_version(name)
     if installed is None:  # what needs it will say so
         return True
     least, beyond = SUPPORTED[name]
-    return _release(least) <= _release(installed) < _release(beyond)
+    return release_of(least) <= release_of(installed) < release_of(beyond)
 
 
-def _installed(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
+    """Returns the version of "Keras" or "TensorFlow" that is installed, or None."""
     for package in _PACKAGES[name]:
         try:
             return version(package)
@@ -55,7 +56,7 @@ def _installed(name: str) -> str | None:
     return None
 
 
-def _release(text: str) -> tuple[int, int]:
-    """The first two numbers of a version: a release candidate of 2.22 counts as 2.22."""
+def release_of(text: str) -> tuple[int, int]:
+    """Returns the first two numbers of a version: a release candidate of 2.22 counts as 2.22."""
     major, minor = text.split(".")[:2]
     return int(major), int("".join(filter(str.isdigit, minor)))

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import keras
 import numpy as np
+import tensorflow as tf
 
 from memfit.compat.tf_datasets import let_go_of_pages
-from memfit.data.iteration import declare_length, finish_iterations, per_iteration
-from memfit.data.order import Order
+from memfit.compat.tf_graphs import Tensor
+from memfit.data.order import Order, finish_iterations, per_iteration
 from memfit.data.pipeline import Pipeline
 from memfit.data.sizing import batches_ahead, host_share
 from memfit.errors import InvalidInput
@@ -53,12 +55,12 @@ def arrays(
         >>> [(a.shape, b.numpy().tolist()) for a, b in dataset][2]
         (TensorShape([2, 3]), [8, 9])
     """
-    import tensorflow as tf
-
     structure = tf.nest.map_structure(_sliceable, _element(x, y, sample_weight))
     flat = tf.nest.flatten(structure)
     order = Order(_common_length(flat), batch_size, shuffle, seed, shard)
-    dtypes = [_fed_dtype(array.dtype) for array in flat]
+    # As Keras's own adapter has it: floats as floatx, everything else as it is.
+    floats = np.dtype(keras.config.floatx())
+    dtypes = [floats if np.dtype(array.dtype).kind == "f" else np.dtype(array.dtype) for array in flat]
     batch_bytes = sum(
         min(batch_size, order.samples) * int(np.prod(array.shape[1:])) * dtype.itemsize
         for array, dtype in zip(flat, dtypes, strict=True)
@@ -74,7 +76,7 @@ def arrays(
             let_go_of_pages(array)
         return rows
 
-    def batch_of(numbers: Any) -> Any:
+    def batch_of(numbers: Tensor) -> Any:
         with tf.name_scope("memfit"):
             rows = tf.numpy_function(
                 gather, [numbers], [tf.as_dtype(dtype) for dtype in dtypes], stateful=False
@@ -83,12 +85,12 @@ def arrays(
             tensor.set_shape((None, *array.shape[1:]))
         return tf.nest.pack_sequence_as(structure, rows)
 
-    def make(epoch: Any, first: Any, numbers: Any) -> Any:
+    def make_batches(epoch: Tensor, first: Tensor, numbers: Tensor) -> Any:
         batches = tf.data.Dataset.from_tensor_slices(numbers).batch(batch_size)
         return batches.enumerate(first).map(lambda batch, chosen: (epoch, batch, batch_of(chosen)))
 
-    any_length = finish_iterations(per_iteration(order, make), order, ahead=ahead, memory=share)
-    dataset = declare_length(any_length, order)
+    any_length = finish_iterations(per_iteration(order, make_batches), order, ahead=ahead, memory=share)
+    dataset = any_length.apply(tf.data.experimental.assert_cardinality(order.batches))
     dataset.memfit = Pipeline(order, Size(batch_bytes), ahead, share, any_length)
     return dataset
 
@@ -97,21 +99,14 @@ def _element(x: Any, y: Any, sample_weight: Any) -> Any:
     """What one batch looks like to Keras: `x`, `(x, y)` or `(x, y, sample_weight)`."""
     if y is None and sample_weight is not None:
         raise InvalidInput("Sample weights weigh targets: they need y", received="y=None")
+    # tf.data takes a list for one tensor.
+    x, y, sample_weight = keras.tree.lists_to_tuples((x, y, sample_weight))
     if sample_weight is not None:
-        return _tuples((x, y, sample_weight))
+        return x, y, sample_weight
     if y is not None:
-        return _tuples((x, y))
+        return x, y
     # A bare tuple would be read as (x, y).
-    return _tuples((x,)) if isinstance(x, list | tuple) else _tuples(x)
-
-
-def _tuples(structure: Any) -> Any:
-    """Lists as tuples: tf.data takes a list for one tensor."""
-    if isinstance(structure, list | tuple):
-        return tuple(_tuples(part) for part in structure)
-    if isinstance(structure, dict):
-        return {key: _tuples(part) for key, part in structure.items()}
-    return structure
+    return (x,) if isinstance(x, tuple) else x
 
 
 def _sliceable(array: Any) -> Any:
@@ -131,14 +126,6 @@ def _common_length(flat: list[Any]) -> int:
             "All arrays have the same number of rows, at least one", received=f"shapes {shapes}"
         )
     return lengths.pop()
-
-
-def _fed_dtype(dtype: Any) -> Any:
-    """What Keras's own adapter feeds: floats as floatx, everything else as it is."""
-    import keras
-
-    dtype = np.dtype(dtype)
-    return np.dtype(keras.config.floatx()) if dtype.kind == "f" else dtype
 
 
 def _rows(array: Any, numbers: Any, dtype: Any) -> Any:

@@ -5,7 +5,8 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+import tensorflow as tf
 
 from memfit.data.decoding import MOST_PIXELS, decode, decoded_shape, is_animated_webp
 from memfit.errors import InvalidInput
@@ -59,8 +60,6 @@ class BadFiles:
 
 def explain(path: str, size: tuple[int, int], channels: int, most_pixels: int) -> str:
     """Returns what is wrong with a file, as the end of a sentence that begins with its name."""
-    import tensorflow as tf
-
     try:
         contents = Path(path).read_bytes()
     except FileNotFoundError:
@@ -85,21 +84,16 @@ def explain(path: str, size: tuple[int, int], channels: int, most_pixels: int) -
     try:
         tf.function(decode, autograph=False)(tf.constant(contents), size, channels, most_pixels)
     except tf.errors.OpError as error:
-        return f"is damaged or cut off ({_first_sentence(error)})"
+        # TensorFlow's message without the names of functions and nodes.
+        text = str(error.message).split("\n")[0].split("[[")[0].split("}}")[-1]
+        return f"is damaged or cut off ({text.strip().rstrip('.')[:160]})"
     return "could not be decoded at that moment, and can be now: it was being written, or memory ran out"
 
 
 def _pixels(contents: bytes, size: tuple[int, int]) -> tuple[int, int]:
-    import tensorflow as tf
-
+    """The pixels in the file, and of what the decoder puts out."""
     try:
         shapes = decoded_shape(tf.constant(contents), size)
     except tf.errors.OpError:
         return 1, 1  # the header itself is damaged: decoding says how
     return math.prod(map(int, shapes[0])), math.prod(map(int, shapes[1]))
-
-
-def _first_sentence(error: Any) -> str:
-    """TensorFlow's message without the names of functions and nodes."""
-    text = str(error.message).split("\n")[0].split("[[")[0]
-    return text.split("}}")[-1].strip().rstrip(".")[:160]

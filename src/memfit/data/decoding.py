@@ -1,9 +1,9 @@
 """From a file's bytes to pixels of the wanted size, in the graph: header first, at reduced scale, antialiased."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 # A 60,000 x 60,000 image has 3.6 billion pixels, the largest cameras have 0.2 billion: above this it is a bomb.
 MOST_PIXELS = 2**28
@@ -11,8 +11,7 @@ MOST_PIXELS = 2**28
 _RATIOS = (1, 2, 4, 8)
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(NamedTuple):
     """How a kind of file begins, and where its height and width are: (first byte, number of bytes, big-endian)."""
 
     magic: dict[int, bytes]
@@ -33,24 +32,18 @@ _KINDS = (
     _Kind({**_WEBP, 12: b"VP8 "}, (28, 2, False), (26, 2, False), modulus=2**14),
 )
 _HEAD = 32
-
-
-def _tables() -> tuple[Any, ...]:
-    magic = np.full((len(_KINDS), _HEAD), -1.0)
-    numbers = np.zeros((2 * len(_KINDS), _HEAD))
-    for row, kind in enumerate(_KINDS):
-        for offset, text in kind.magic.items():
-            magic[row, offset : offset + len(text)] = list(text)
-        for column, (offset, count, big) in enumerate((kind.height, kind.width)):
-            powers = 256.0 ** np.arange(count)
-            numbers[2 * row + column, offset : offset + count] = powers[::-1] if big else powers
-    packed = np.array([flag for kind in _KINDS for flag in (kind.packed, False)])
-    modulus = np.array([kind.modulus for kind in _KINDS for _ in range(2)], np.int64)
-    plus = np.array([kind.plus for kind in _KINDS for _ in range(2)], np.int64)
-    return magic, numbers, packed, modulus, plus
-
-
-_MAGIC, _NUMBERS, _PACKED, _MODULUS, _PLUS = _tables()
+# The same as matrices over the first bytes of a file: what must be there (-1: anything), and what each byte counts.
+_MAGIC = np.full((len(_KINDS), _HEAD), -1.0)
+_FACTORS = np.zeros((len(_KINDS), 2, _HEAD))
+for _row, _kind in enumerate(_KINDS):
+    for _offset, _text in _kind.magic.items():
+        _MAGIC[_row, _offset : _offset + len(_text)] = list(_text)
+    for _column, (_offset, _count, _big) in enumerate((_kind.height, _kind.width)):
+        _powers = 256.0 ** np.arange(_count)
+        _FACTORS[_row, _column, _offset : _offset + _count] = _powers[::-1] if _big else _powers
+_PACKED = np.array([[kind.packed, False] for kind in _KINDS])
+_MODULUS = np.array([[kind.modulus] for kind in _KINDS], np.int64)
+_PLUS = np.array([[kind.plus] for kind in _KINDS], np.int64)
 
 
 def decode(contents: Any, size: tuple[int, int], channels: int, most_pixels: int = MOST_PIXELS) -> Any:
@@ -66,7 +59,6 @@ def decode(contents: Any, size: tuple[int, int], channels: int, most_pixels: int
         channels: 1 or 3.
         most_pixels: The most that the decoder may put out, at its reduced scale.
     """
-    import tensorflow as tf
 
     def jpeg() -> Any:
         in_file, scale, reduced = _jpeg_shapes(contents, size)
@@ -76,66 +68,51 @@ def decode(contents: Any, size: tuple[int, int], channels: int, most_pixels: int
             )
 
     def other() -> Any:
-        with tf.control_dependencies([_refuse_bomb([header_shape(contents)], [most_pixels])]):
+        with tf.control_dependencies([_refuse_bomb([_header_shape(contents)], [most_pixels])]):
             return _decode_other(contents, channels)
 
-    image = tf.cond(is_jpeg(contents), jpeg, other)
+    image = tf.cond(_is_jpeg(contents), jpeg, other)
     image.set_shape((None, None, channels))
     return _resize(image, size, channels)
 
 
-def is_jpeg(contents: Any) -> Any:
-    """Whether the bytes begin as a JPEG file does."""
-    import tensorflow as tf
-
+def _is_jpeg(contents: Any) -> Any:
     return tf.equal(tf.strings.substr(contents, 0, 3), b"\xff\xd8\xff")
 
 
 def decoded_shape(contents: Any, size: tuple[int, int]) -> tuple[Any, Any]:
     """Returns height and width in the file, and as the decoder would put it out before it is resized."""
-    import tensorflow as tf
 
     def jpeg() -> Any:
         in_file, _, reduced = _jpeg_shapes(contents, size)
         return in_file, reduced
 
-    def other() -> Any:
-        shape = header_shape(contents)
-        return shape, shape
-
-    return tf.cond(is_jpeg(contents), jpeg, other)
+    return tf.cond(_is_jpeg(contents), jpeg, lambda: (_header_shape(contents),) * 2)
 
 
 def is_animated_webp(contents: Any) -> Any:
     """Whether the flag for animations is set in the header of a WebP file."""
-    import tensorflow as tf
-
     head = tf.io.decode_raw(contents, tf.uint8, fixed_length=_HEAD)
     extended = tf.reduce_all(head[12:16] == list(b"VP8X"))
     return tf.logical_and(extended, tf.equal(tf.bitwise.bitwise_and(head[20], 2), 2))
 
 
-def header_shape(contents: Any) -> Any:
-    """Returns height and width from the header of a PNG, GIF, BMP or WebP file; zeros for anything else."""
-    import tensorflow as tf
-
+def _header_shape(contents: Any) -> Any:
+    """Height and width from the header of a PNG, GIF, BMP or WebP file; zeros for anything else."""
     # Padded, so that a file shorter than a header reads as zeros instead of failing here.
     head = tf.cast(tf.io.decode_raw(contents, tf.uint8, fixed_length=_HEAD), tf.float64)
     kinds = tf.reduce_all(tf.logical_or(head == _MAGIC, _MAGIC < 0), axis=1)
     # One product reads all the numbers that a header of any kind could hold; float64 is exact up to 2**53.
-    numbers = tf.cast(tf.linalg.matvec(_NUMBERS, head), tf.int64)
+    numbers = tf.cast(tf.linalg.matvec(_FACTORS, head), tf.int64)
     # WebP packs two sizes of 14 bits into one number, or leaves two bits of each for scaling.
     unpacked = tf.where(_PACKED, numbers // 2**14, numbers) % _MODULUS + _PLUS
     # A bitmap stored from the top has a negative height.
-    unpacked = tf.where(unpacked >= 2**31, 2**32 - unpacked, unpacked)
-    shapes = tf.reshape(unpacked, (-1, 2))
+    shapes = tf.where(unpacked >= 2**31, 2**32 - unpacked, unpacked)
     return tf.cast(tf.reduce_sum(tf.where(kinds[:, None], shapes, 0), axis=0), tf.int32)
 
 
 def _jpeg_shapes(contents: Any, size: tuple[int, int]) -> tuple[Any, Any, Any]:
     """Height and width in the file, the index of the largest ratio that leaves `size`, and what it leaves."""
-    import tensorflow as tf
-
     # Few ops on purpose, here and below: every op costs time when an epoch starts.
     in_file = tf.image.extract_jpeg_shape(contents)[:2]
     ratios = np.array(_RATIOS, np.int32)[:, None]
@@ -146,8 +123,6 @@ def _jpeg_shapes(contents: Any, size: tuple[int, int]) -> tuple[Any, Any, Any]:
 
 
 def _refuse_bomb(shapes: list[Any], limits: list[int]) -> Any:
-    import tensorflow as tf
-
     pixels = tf.reduce_prod(tf.cast(tf.stack(shapes), tf.int64), axis=1)
     allowed = tf.reduce_all(tf.logical_and(pixels > 0, pixels <= limits))
     # The raw op: `tf.debugging.Assert` wraps it into a conditional.
@@ -155,8 +130,6 @@ def _refuse_bomb(shapes: list[Any], limits: list[int]) -> Any:
 
 
 def _decode_other(contents: Any, channels: int) -> Any:
-    import tensorflow as tf
-
     def others() -> Any:
         return tf.io.decode_image(contents, channels=channels, expand_animations=False)
 
@@ -176,17 +149,12 @@ def _decode_other(contents: Any, channels: int) -> Any:
 
 
 def _resize(image: Any, size: tuple[int, int], channels: int) -> Any:
-    import tensorflow as tf
-
     batch = image[tf.newaxis]
-
-    def shrunk() -> Any:
-        return tf.raw_ops.ResizeArea(images=batch, size=size)
-
-    def grown() -> Any:
-        return tf.image.resize(batch, size, method="bilinear", antialias=True)
-
-    smaller = tf.reduce_all(tf.shape(image) >= np.array((*size, channels), np.int32))
-    resized = tf.cond(smaller, shrunk, grown)
+    shrinks = tf.reduce_all(tf.shape(image) >= np.array((*size, channels), np.int32))
+    resized = tf.cond(
+        shrinks,
+        lambda: tf.raw_ops.ResizeArea(images=batch, size=size),
+        lambda: tf.image.resize(batch, size, method="bilinear", antialias=True),
+    )
     # Averages of bytes stay in their range, so adding a half and cutting off rounds them: nothing to clip.
     return tf.ensure_shape(tf.cast(resized[0] + 0.5, tf.uint8), (*size, channels))

@@ -1,7 +1,6 @@
 """The folder of disk caches: one per set of files and settings, bounded, the longest unused goes first."""
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -9,15 +8,15 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from memfit.data.stores import KEPT, DiskStore
+from memfit.data.stores import KEPT, DiskStore, try_lock
 from memfit.errors import InvalidInput
-from memfit.sizes import Size
+from memfit.sizes import Size, to_plain
 
 # Part of every key: change it when decoding or the layout of a cache changes.
 _VERSION = 1
@@ -48,7 +47,7 @@ class CacheEntry:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as plain data."""
-        return {**asdict(self), "size": int(self.size)}
+        return to_plain(self)
 
 
 def cache_folder() -> Path:
@@ -61,8 +60,7 @@ def cache_folder() -> Path:
 def cache_limit(folder: Path) -> int:
     """Returns how many bytes all caches in `folder` may take: $MEMFIT_CACHE_LIMIT, else half of what is free."""
     text = os.environ.get("MEMFIT_CACHE_LIMIT")
-    taken = sum(entry.size for entry in entries(folder))
-    available = taken + shutil.disk_usage(_existing(folder)).free
+    available = _free(folder) + sum(entry.size for entry in entries(folder))
     return Size(text, of=available) if text else available // 2
 
 
@@ -97,9 +95,8 @@ def open_cache(
 
 def entries(folder: Path) -> list[CacheEntry]:
     """Returns the caches in a folder, the most recently used first."""
-    listed = (
-        [_entry(directory) for directory in folder.iterdir() if directory.is_dir()] if folder.is_dir() else []
-    )
+    directories = folder.iterdir() if folder.is_dir() else ()
+    listed = [_entry(directory) for directory in directories if directory.is_dir()]
     return sorted((entry for entry in listed if entry is not None), key=lambda entry: -entry.used)
 
 
@@ -113,14 +110,12 @@ def remove(folder: Path, key: str) -> None:
     if "/" in key or key in ("", ".", "..") or not (directory / "about.json").exists():
         raise InvalidInput("There is no such cache", received=key, remedy="List them with: memfit cache ls")
     with (directory / "users.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(lock):
             raise InvalidInput(
                 "A cache in use cannot be removed",
                 received=key,
                 remedy="Wait until the training that uses it ends",
-            ) from None
+            )
         # Out of sight at once: whoever looks meanwhile sees a whole cache or none.
         grave = Path(tempfile.mkdtemp(prefix=".removed-", dir=folder))
         directory.rename(grave / key)
@@ -161,19 +156,17 @@ def _is_whole(directory: Path, count: int, shape: tuple[int, ...]) -> bool:
 def _make_room(folder: Path, needed: int) -> bool:
     """Removes the longest unused caches until there is room; False where that is not enough."""
     limit = cache_limit(folder)
-    free = shutil.disk_usage(_existing(folder)).free
-    there = entries(folder)
-    taken = sum(int(entry.size) for entry in there)
-    idle = [entry for entry in there if not entry.in_use]
-    if needed > limit - sum(entry.size for entry in there if entry.in_use):
+    caches = entries(folder)
+    taken = sum(int(entry.size) for entry in caches)
+    idle = [entry for entry in caches if not entry.in_use]
+    if needed > limit - sum(entry.size for entry in caches if entry.in_use):
         return False
-    while idle and (taken + needed > limit or needed > free):
+    while idle and (taken + needed > limit or needed > _free(folder)):
         oldest = idle.pop()
         with contextlib.suppress(InvalidInput):  # another process began to use it just now
             remove(folder, oldest.key)
             taken -= oldest.size
-            free = shutil.disk_usage(_existing(folder)).free
-    return taken + needed <= limit and needed <= free
+    return taken + needed <= limit and needed <= _free(folder)
 
 
 def _entry(directory: Path) -> CacheEntry | None:
@@ -182,24 +175,16 @@ def _entry(directory: Path) -> CacheEntry | None:
         states = np.load(directory / "states.npy")
         used = (directory / "about.json").stat().st_mtime
         size = (directory / "images.npy").stat().st_size
+        with (directory / "users.lock").open("a") as lock:
+            in_use = not try_lock(lock)
     except (OSError, ValueError):
         return None
     kept = int(np.count_nonzero(states == KEPT))
-    return CacheEntry(
-        directory.name, Size(size), about["images"], kept, about["source"], used, _in_use(directory)
-    )
+    return CacheEntry(directory.name, Size(size), about["images"], kept, about["source"], used, in_use)
 
 
-def _in_use(directory: Path) -> bool:
-    with (directory / "users.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def _existing(folder: Path) -> Path:
+def _free(folder: Path) -> int:
+    """Bytes free on the disk where a folder is, or will be."""
     while not folder.exists():
         folder = folder.parent
-    return folder
+    return shutil.disk_usage(folder).free

@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from memfit.compat.tf_graphs import Tensor
 from memfit.data.augmentation import Step, augmenter
 from memfit.data.bad_files import BadFiles
-from memfit.data.caching import choose_store
-from memfit.data.iteration import declare_length, finish_iterations, per_iteration
 from memfit.data.loading import Loader
-from memfit.data.order import Order
+from memfit.data.order import Order, finish_iterations, per_iteration
 from memfit.data.pipeline import Pipeline
-from memfit.data.sizing import size_up
+from memfit.data.sizing import choose_store, size_up
 from memfit.data.sources import Files, find_files, split
 from memfit.errors import InvalidInput
 from memfit.sizes import Size
@@ -84,29 +84,29 @@ def images(
     sizing = size_up(memory, files.paths, (height, width), channels, batch_size, augmented=bool(augment))
     store, where = choose_store(cache, files.paths, (height, width, channels), sizing)
     loader = Loader(files.paths, (height, width), channels, sizing, store, bad_files)
-    made = []
+    datasets = []
     for number, (part, order) in enumerate(zip(parts, orders, strict=True)):
         any_length = _dataset(files, part, loader, order, None if number else step)
         # Files left out can leave a batch empty, so that there are fewer.
-        dataset = declare_length(any_length, order) if on_error == "raise" else any_length
+        dataset = any_length
+        if on_error == "raise":
+            dataset = any_length.apply(tf.data.experimental.assert_cardinality(order.batches))
         batch_bytes = Size(min(batch_size, order.samples) * height * width * channels)
         dataset.memfit = Pipeline(
             order, batch_bytes, sizing.ahead, sizing.memory, any_length, where, bad_files
         )
         dataset.file_paths = [files.paths[index] for index in part]
-        dataset.class_names = list(files.labels.class_names) if files.labels is not None else []
-        made.append(dataset)
-    return made[0] if validation_split is None else tuple(made)
+        dataset.class_names = list(files.class_names)
+        datasets.append(dataset)
+    return datasets[0] if validation_split is None else tuple(datasets)
 
 
 def _dataset(files: Files, part: Any, loader: Loader, order: Order, step: Step | None) -> Any:
-    import tensorflow as tf
-
     part = tf.constant(part, tf.int64)
-    labels = None if files.labels is None else tf.constant(files.labels.values)
+    labels = None if files.labels is None else tf.constant(files.labels)
     sizing = loader.sizing
 
-    def finish(epoch: Any, batch: Any, chosen: Any, pixels: Any) -> Any:
+    def finish(epoch: Tensor, batch: Tensor, chosen: Tensor, pixels: Tensor) -> Any:
         targets = None if labels is None else tf.gather(labels, chosen)
         if step is not None:
             seed = tf.stack([tf.constant(order.seed % 2**31, tf.int32), tf.cast(epoch, tf.int32)])
@@ -114,14 +114,15 @@ def _dataset(files: Files, part: Any, loader: Loader, order: Order, step: Step |
             pixels, targets = step(pixels, targets, seed)
         return epoch, batch, pixels if targets is None else (pixels, targets)
 
-    def make(epoch: Any, first: Any, numbers: Any) -> Any:
+    def make_batches(epoch: Tensor, first: Tensor, numbers: Tensor) -> Any:
         batches = loader.batches(first, tf.gather(part, numbers), order.batch_size)
         return batches.map(
             lambda batch, chosen, pixels: finish(epoch, batch, chosen, pixels),
             num_parallel_calls=sizing.augmenters if step is not None else None,
         )
 
-    dataset = finish_iterations(per_iteration(order, make), order, ahead=sizing.ahead, memory=sizing.memory)
+    batches = per_iteration(order, make_batches)
+    dataset = finish_iterations(batches, order, ahead=sizing.ahead, memory=sizing.memory)
     if loader.bad_files.policy == "raise":
         return dataset
     # Batches of which nothing is left go last, so that the end of an epoch is noted even if it was one of them.

@@ -10,7 +10,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from memfit.compat.tf_graphs import Tensor
 from memfit.data.bad_files import BadFiles
 from memfit.data.decoding import decode
 from memfit.data.sizing import Sizing
@@ -40,24 +42,17 @@ class Loader:
     bad_files: BadFiles
 
     @cached_property
-    def _path_tensor(self) -> Any:
+    def _path_tensor(self) -> Tensor:
         """Made eagerly and captured: as a constant in a function it would be copied with every function."""
-        import tensorflow as tf
-
         with tf.init_scope():
             return tf.constant(list(self.paths))
 
-    def batches(self, first: Any, chosen: Any, batch_size: int) -> Any:
+    def batches(self, first: Tensor, chosen: Tensor, batch_size: int) -> Any:
         """Returns a dataset of `(batch number, file numbers, images)` for the chosen files in their order.
 
-        Args:
-            first: The number of the first batch.
-            chosen: The files' numbers, from the first batch on.
-            batch_size: Files in a batch; bad ones that are left out make their own batch smaller, down to
-                empty, and no other.
+        The first batch has the number `first`. Bad files that are left out make their own batch smaller, down to
+        empty, and no other.
         """
-        import tensorflow as tf
-
         if self.store is None:
             return self._decoded(first, chosen, tf.zeros_like(chosen, tf.uint8), batch_size)
         with tf.name_scope("memfit"):
@@ -65,8 +60,7 @@ class Loader:
         complete = tf.reduce_all(tf.equal(states, KEPT))
         to_gather = chosen[: tf.where(complete, tf.size(chosen), 0)]
         # Behind a flat_map of its own, the decoder is not even set up when everything is kept: that takes 0.1 s.
-        needed = tf.cast(tf.logical_not(complete), tf.int64)
-        decoded = tf.data.Dataset.range(needed).flat_map(
+        decoded = tf.data.Dataset.range(tf.cast(tf.logical_not(complete), tf.int64)).flat_map(
             lambda _: self._decoded(first, chosen, states, batch_size)
         )
         gathered = tf.data.Dataset.from_tensor_slices(to_gather).batch(batch_size).enumerate(first)
@@ -74,13 +68,12 @@ class Loader:
             gathered.map(lambda number, numbers: (number, numbers, self._kept(numbers)))
         )
 
-    def _decoded(self, first: Any, chosen: Any, states: Any, batch_size: int) -> Any:
-        import tensorflow as tf
-
+    def _decoded(self, first: Tensor, chosen: Tensor, states: Tensor, batch_size: int) -> Any:
+        leaves_out = self.bad_files.policy != "raise"
         start = first * batch_size
         end = start + tf.size(chosen, tf.int64)
 
-        def load(position: Any, number: Any, state: Any) -> Any:
+        def load(position: Tensor, number: Tensor, state: Tensor) -> Any:
             # A file known to be bad is not decoded again.
             good = tf.raw_ops.Assert(condition=tf.not_equal(state, BAD), data=[number])
             with tf.control_dependencies([good]):
@@ -91,15 +84,20 @@ class Loader:
                 )
                 return position, number, image
 
-        def check(expected: Any, position: Any, number: Any, image: Any) -> Any:
-            def meet() -> Any:
+        def check(expected: Tensor, position: Tensor, number: Tensor, image: Tensor) -> Any:
+            def meet() -> Tensor:
                 missing = chosen[expected - start : position - start]
                 with tf.name_scope("memfit"):
                     return tf.ensure_shape(tf.numpy_function(self._meet, [missing], tf.int64), ())
 
-            missing = tf.cond(position > expected, meet, lambda: tf.constant(0, tf.int64))
-            with tf.control_dependencies([missing]):
+            met = tf.cond(position > expected, meet, lambda: tf.constant(0, tf.int64))
+            with tf.control_dependencies([met]):
                 return position + 1, (tf.identity(expected), position, number, image)
+
+        def finish_batch(positions: Tensor, numbers: Tensor, images: Tensor) -> Any:
+            if leaves_out:
+                numbers, images = _without_gaps(numbers, images)
+            return positions[0] // batch_size, numbers, self._keep(numbers, images)
 
         elements = tf.data.Dataset.from_tensor_slices((tf.range(start, end), chosen, states))
         images = elements.map(
@@ -109,36 +107,18 @@ class Loader:
         nothing = tf.zeros((*self.size, self.channels), tf.uint8)
         finish = tf.data.Dataset.from_tensors((end, tf.constant(_NO_FILE, tf.int64), nothing))
         checked = images.concatenate(finish).scan(start, lambda expected, element: check(expected, *element))
-        if self.bad_files.policy == "raise":
-            whole = checked.map(lambda expected, position, number, image: (position, number, image))
-            batches = whole.filter(lambda position, number, image: number != _NO_FILE).batch(batch_size)
+        if leaves_out:
+            placed = checked.flat_map(_with_gaps)
         else:
-            batches = checked.flat_map(self._with_gaps).batch(batch_size)
+            whole = checked.map(lambda expected, position, number, image: (position, number, image))
+            placed = whole.filter(lambda position, number, image: number != _NO_FILE)
+        return placed.batch(batch_size).map(finish_batch)
 
-        def finish_batch(positions: Any, numbers: Any, images: Any) -> Any:
-            if self.bad_files.policy != "raise":
-                numbers, images = _without_gaps(numbers, images)
-            return positions[0] // batch_size, numbers, self._keep(numbers, images)
-
-        return batches.map(finish_batch)
-
-    def _read(self, number: Any) -> Any:
-        import tensorflow as tf
-
+    def _read(self, number: Tensor) -> Tensor:
         contents = tf.io.read_file(tf.gather(self._path_tensor, number))
         return decode(contents, self.size, self.channels, self.sizing.most_pixels)
 
-    def _with_gaps(self, expected: Any, position: Any, number: Any, image: Any) -> Any:
-        """The image behind as many placeholders as positions are missing before it."""
-        import tensorflow as tf
-
-        real = tf.cast(number != _NO_FILE, tf.int64)
-        positions = tf.data.Dataset.range(expected, position + real)
-        return positions.map(lambda p: (p, tf.where(p == position, number, _NO_FILE), image))
-
-    def _keep(self, numbers: Any, images: Any) -> Any:
-        import tensorflow as tf
-
+    def _keep(self, numbers: Tensor, images: Tensor) -> Tensor:
         if self.store is None:
             return images
         with tf.name_scope("memfit"):
@@ -146,13 +126,13 @@ class Loader:
         with tf.control_dependencies([kept]):
             return tf.identity(images)
 
-    def _kept(self, numbers: Any) -> Any:
-        import tensorflow as tf
-
+    def _kept(self, numbers: Tensor) -> Tensor:
         assert self.store is not None
         with tf.name_scope("memfit"):
             images = tf.numpy_function(self.store.get, [numbers], tf.uint8)
         return tf.ensure_shape(images, (None, *self.size, self.channels))
+
+    # Called from the graph, with NumPy arrays.
 
     def _states(self, chosen: Any) -> Any:
         assert self.store is not None
@@ -162,7 +142,7 @@ class Loader:
     def _put(self, numbers: Any, images: Any) -> Any:
         assert self.store is not None
         new = self.store.states[numbers] == ABSENT
-        if new.all():
+        if new.all():  # without a copy, which picking some of them makes
             self.store.put(numbers, images)
         elif new.any():
             self.store.put(numbers[new], images[new])
@@ -176,13 +156,18 @@ class Loader:
         return np.int64(len(missing))
 
 
-def _without_gaps(numbers: Any, images: Any) -> Any:
+def _with_gaps(expected: Tensor, position: Tensor, number: Tensor, image: Tensor) -> Any:
+    """The image behind as many placeholders as positions are missing before it."""
+    real = tf.cast(number != _NO_FILE, tf.int64)
+    positions = tf.data.Dataset.range(expected, position + real)
+    return positions.map(lambda p: (p, tf.where(p == position, number, _NO_FILE), image))
+
+
+def _without_gaps(numbers: Tensor, images: Tensor) -> Any:
     """The batch without placeholders; nothing is copied where there are none."""
-    import tensorflow as tf
-
     real = numbers != _NO_FILE
-
-    def drop() -> Any:
-        return tf.boolean_mask(numbers, real), tf.boolean_mask(images, real)
-
-    return tf.cond(tf.reduce_all(real), lambda: (numbers, images), drop)
+    return tf.cond(
+        tf.reduce_all(real),
+        lambda: (numbers, images),
+        lambda: (tf.boolean_mask(numbers, real), tf.boolean_mask(images, real)),
+    )

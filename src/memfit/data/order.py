@@ -8,11 +8,15 @@ else about an iteration depends on the past, so a new process that is told the p
 would have.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
+from memfit.compat.tf_graphs import Tensor
+from memfit.data.sizing import limit_tuning
 from memfit.errors import InvalidInput
 
 
@@ -27,10 +31,6 @@ class Position:
 
     epoch: int = 0
     batch: int = 0
-
-    def next_epoch(self, epoch: int) -> None:
-        """Notes that the last batch of `epoch` has been handed out."""
-        self.epoch, self.batch = int(epoch) + 1, 0
 
 
 @dataclass(frozen=True)
@@ -100,3 +100,41 @@ class Order:
         """Returns epoch, first batch, and the samples from that batch on, for the iteration that begins now."""
         epoch, batch = self.position.epoch, self.position.batch
         return np.int64(epoch), np.int64(batch), self.of_epoch(epoch)[batch * self.batch_size :]
+
+
+def per_iteration(order: Order, make_batches: Callable[[Tensor, Tensor, Tensor], Any]) -> Any:
+    """Returns a dataset that is made anew in every iteration, where `order` says that it begins.
+
+    `make_batches` gets the epoch, the first batch and the sample numbers from there on.
+    """
+
+    def begin(_: Tensor) -> Any:
+        with tf.name_scope("memfit"):
+            epoch, batch, numbers = tf.numpy_function(order.begin, [], [tf.int64] * 3)
+        return tf.ensure_shape(epoch, ()), tf.ensure_shape(batch, ()), tf.ensure_shape(numbers, (None,))
+
+    return tf.data.Dataset.range(1).map(begin).flat_map(make_batches)
+
+
+def finish_iterations(dataset: Any, order: Order, *, ahead: int, memory: int) -> Any:
+    """Returns batches of `(epoch, batch, element)` as batches of `element`, prepared ahead, with the end noted.
+
+    The noting comes after the buffer of batches ahead, so that it happens when the last batch is handed out and
+    not when it is prepared.
+    """
+    last = order.batches - 1
+
+    def note(epoch: Any) -> Any:
+        order.position.epoch, order.position.batch = int(epoch) + 1, 0
+        return epoch
+
+    def hand_out(epoch: Tensor, batch: Tensor, element: Any) -> Any:
+        with tf.name_scope("memfit"):
+            noted = tf.cond(
+                tf.equal(batch, last), lambda: tf.numpy_function(note, [epoch], tf.int64), lambda: epoch
+            )
+        # Without a use of it tf.data would drop the call as dead code.
+        with tf.control_dependencies([noted]):
+            return tf.nest.map_structure(tf.identity, element)
+
+    return limit_tuning(dataset.prefetch(ahead).map(hand_out), memory)

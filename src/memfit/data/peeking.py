@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import GeneratorType
 from typing import Any
 
@@ -25,28 +26,26 @@ def first_batch(data: Any) -> Any:
 
 
 @contextmanager
-def keep_random_numbers(data: Any) -> Iterator[None]:
+def keep_random_numbers(data: Any = None) -> Iterator[None]:
     """Puts the random numbers of Python, of NumPy and of `data` itself back: augmentations draw them in a look."""
     import numpy as np
 
-    python, numpy = random.getstate(), np.random.get_state()
-    values = list(getattr(data, "__dict__", {}).values())
-    generators = [
-        (value, value.bit_generator.state) for value in values if isinstance(value, np.random.Generator)
+    put_back = [
+        partial(random.setstate, random.getstate()),
+        partial(np.random.set_state, np.random.get_state()),
     ]
-    legacy = [(value, value.get_state()) for value in values if isinstance(value, np.random.RandomState)]
-    own = [(value, value.getstate()) for value in values if isinstance(value, random.Random)]
+    for value in getattr(data, "__dict__", {}).values():
+        if isinstance(value, np.random.Generator):
+            put_back.append(partial(setattr, value.bit_generator, "state", value.bit_generator.state))
+        elif isinstance(value, np.random.RandomState):
+            put_back.append(partial(value.set_state, value.get_state()))
+        elif isinstance(value, random.Random):
+            put_back.append(partial(value.setstate, value.getstate()))
     try:
         yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        for generator, state in generators:
-            generator.bit_generator.state = state
-        for former, drawn in legacy:
-            former.set_state(drawn)
-        for one, counted in own:
-            one.setstate(counted)
+        for put in put_back:
+            put()
 
 
 def peek_at_generator(data: Any) -> tuple[Any, Any]:

@@ -59,12 +59,12 @@ class Pipeline:
 
     def __repr__(self) -> str:
         order = self.order
+        index, workers = order.shard
+        of_all = f" of {order.count:,} (shard {index} of {workers})" if workers > 1 else ""
+        batches = f"{order.batches:,} of {order.batch_size}, {self.batch_bytes} each, {self.ahead} ahead"
         rows: list[list[object]] = [
-            ["samples", f"{order.samples:,}" + _of_all(order)],
-            [
-                "batches",
-                f"{order.batches:,} of {order.batch_size}, {self.batch_bytes} each, {self.ahead} ahead",
-            ],
+            ["samples", f"{order.samples:,}{of_all}"],
+            ["batches", batches],
             ["order", f"shuffled by seed {order.seed}" if order.shuffle else "as given"],
             ["memory", f"at most {self.memory}"],
             ["cache", self.cache],
@@ -99,8 +99,3 @@ def pipeline_of(dataset: Any) -> Pipeline | None:
     """
     pipeline = getattr(dataset, "memfit", None)
     return pipeline if isinstance(pipeline, Pipeline) else None
-
-
-def _of_all(order: Order) -> str:
-    index, workers = order.shard
-    return f" of {order.count:,} (shard {index} of {workers})" if workers > 1 else ""

@@ -4,12 +4,17 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from memfit.budgets.budget import budget
 from memfit.data.decoding import MOST_PIXELS, decoded_shape
+from memfit.data.disk_cache import cache_folder, cache_limit, open_cache
+from memfit.data.stores import MemoryStore, Store
+from memfit.errors import InvalidInput
 from memfit.sizes import Size
 
 # Without a given budget a pipeline takes at most this share of the host's free memory: the training needs some.
@@ -23,6 +28,7 @@ _COPIES_IN_DECODER = 2
 _COPIES_IN_AUGMENTATION = 12
 # Files whose headers are looked at to know how large photos are here.
 _SAMPLE = 32
+_CACHES = ("auto", "memory", "disk")
 
 
 @dataclass(frozen=True)
@@ -44,10 +50,6 @@ class Sizing:
     ahead: int
     working: Size
     most_pixels: int
-
-    def fits(self, count: int, image_bytes: int) -> bool:
-        """Whether that many decoded images fit into the budget beside the work."""
-        return count * image_bytes + self.working <= self.memory
 
 
 def host_share(memory: int | str | None) -> Size:
@@ -96,8 +98,6 @@ def size_up(
 
 def _largest_decoded(paths: Sequence[str], size: tuple[int, int], channels: int) -> int:
     """The most bytes that decoding puts out for one of a sample of the files; bad files do not count."""
-    import tensorflow as tf
-
     measure = tf.function(
         lambda path: decoded_shape(tf.io.read_file(path), size),
         input_signature=[tf.TensorSpec((), tf.string)],
@@ -114,10 +114,54 @@ def _largest_decoded(paths: Sequence[str], size: tuple[int, int], channels: int)
     return largest
 
 
+def choose_store(
+    cache: str | Path | None, paths: Sequence[str], shape: tuple[int, ...], sizing: Sizing
+) -> tuple[Store | None, str]:
+    """Returns where to keep decoded images, and the reason in words.
+
+    It is decided from their real number and size, the budget, and the room on disk.
+
+    Raises:
+        InvalidInput: If a way that was asked for by name has no room.
+    """
+    if cache is None:
+        return None, "none"
+    if isinstance(cache, str) and cache in _CACHES:
+        folder = cache_folder()
+    elif isinstance(cache, Path) or "/" in cache:
+        folder, cache = Path(cache), "disk"
+    else:
+        raise InvalidInput(
+            f"cache is {', '.join(map(repr, _CACHES))}, a folder, or None",
+            received=cache,
+            remedy='Or "./folder"',
+        )
+    total = Size(len(paths) * math.prod(shape))
+    if cache != "disk":
+        if total + sizing.working <= sizing.memory:
+            return MemoryStore(len(paths), shape), f"in RAM, {total}, which fits"
+        if cache == "memory":
+            raise InvalidInput(
+                f"{len(paths):,} decoded images take {total} besides {sizing.working} of working memory, "
+                f"which must fit the pipeline's budget of {sizing.memory}",
+                remedy='Pass cache="auto", a larger memory, or a smaller size',
+            )
+    # Everything besides the files that the pixels depend on: decoders change with TensorFlow.
+    settings = {"shape": list(shape), "tensorflow": tf.__version__.rsplit(".", 1)[0]}
+    store = open_cache(folder, paths, shape, settings)
+    if store is not None:
+        return store, f"on disk, {total} in {folder}"
+    limit = Size(cache_limit(folder))
+    if cache == "disk":
+        raise InvalidInput(
+            f"A disk cache of {total} must fit the {limit} that caches in {folder} may take",
+            remedy="Set MEMFIT_CACHE_LIMIT, remove old ones with: memfit cache rm, or pass another folder",
+        )
+    return None, f"none: {total} fit neither RAM ({sizing.memory}) nor disk ({limit})"
+
+
 def limit_tuning(dataset: Any, memory: int) -> Any:
     """Returns the dataset with tf.data's own tuning held to the budget and the order kept."""
-    import tensorflow as tf
-
     options = tf.data.Options()
     options.deterministic = True
     options.autotune.ram_budget = int(memory)

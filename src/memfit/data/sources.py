@@ -4,12 +4,12 @@ import csv
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from memfit.data.labels import Labels, encode
 from memfit.errors import InvalidInput
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
@@ -23,19 +23,18 @@ class Files:
 
     Attributes:
         paths: The files, in a fixed order.
-        labels: Their labels, or None.
+        labels: One for each: int32 class numbers, float32 targets, or float32 rows of 0 and 1 (several classes per
+            image); or None.
+        class_names: The classes in the order of their numbers; empty for targets and for numbers given as such.
     """
 
     paths: tuple[str, ...]
-    labels: Labels | None
+    labels: Any
+    class_names: tuple[str, ...] = ()
 
 
 def find_files(source: Any, labels: Any = None) -> Files:
-    """Returns the images that `source` names.
-
-    Args:
-        source: A folder (each sub-folder is a class), a CSV file, a DataFrame, or paths.
-        labels: Labels for paths; see `memfit.images`.
+    """Returns the images that `source` names; see `memfit.images`.
 
     Raises:
         InvalidInput: If there are no images, or not one label per image.
@@ -90,10 +89,11 @@ def _from_table(head: Sequence[str], rows: list[list[Any]], base: Path, labels: 
     paths = [str(base / str(row[column])) for row in rows]
     others = [i for i in range(len(head)) if i != column]
     if labels is None and others:
-        values = [[_number(row[i]) for i in others] for row in rows]
-        labels = [row[0] for row in values] if len(others) == 1 else values
-        if len(others) == 1 and any(isinstance(value, str) and "|" in value for value in labels):
-            labels = [str(value).split("|") if value != "" else [] for value in labels]
+        labels = [[_number(row[i]) for i in others] for row in rows]
+        if len(others) == 1:
+            labels = [row[0] for row in labels]
+            if any(isinstance(value, str) and "|" in value for value in labels):
+                labels = [str(value).split("|") if value != "" else [] for value in labels]
     return _check_files(paths, labels)
 
 
@@ -109,22 +109,55 @@ def _number(cell: Any) -> Any:
 
 
 def _check_files(
-    paths: Iterable[str], labels: Any, source: object = None, class_names: Sequence[str] | None = None
+    paths: list[str], labels: Any, source: object = None, class_names: Sequence[str] | None = None
 ) -> Files:
-    images = tuple(paths)
-    if not images:
+    if not paths:
         raise InvalidInput(
             "There must be at least one image",
             received=None if source is None else str(source),
             remedy=f"Images end in {', '.join(EXTENSIONS)}",
         )
-    encoded = None if labels is None else encode(labels, class_names)
-    if encoded is not None and len(encoded.values) != len(images):
+    if labels is None:
+        return Files(tuple(paths), None)
+    values, class_names = _encode(labels, class_names)
+    if len(values) != len(paths):
         raise InvalidInput(
-            "There must be one label for each image",
-            received=f"{len(images)} images, {len(encoded.values)} labels",
+            "There must be one label for each image", received=f"{len(paths)} images, {len(values)} labels"
         )
-    return Files(images, encoded)
+    return Files(tuple(paths), values, tuple(class_names))
+
+
+def _encode(labels: Any, class_names: Sequence[str] | None) -> tuple[Any, Sequence[str]]:
+    """Labels as numbers, and the names of the classes (those that occur, sorted, unless they are given)."""
+    labels = labels if isinstance(labels, np.ndarray) else list(labels)
+    if len(labels) and isinstance(labels[0], list | tuple | set) and _are_texts(chain(*labels)):
+        names = sorted(set(chain(*labels))) if class_names is None else class_names
+        rows = [[name in row for name in names] for row in map(set, labels)]
+        return np.array(rows, np.float32), names
+    try:
+        values = np.asarray(labels)
+    except ValueError as error:  # rows of different lengths
+        raise InvalidInput(f"Every image must have the same number of targets ({error})") from error
+    if values.dtype.kind in "US" or (values.dtype == object and _are_texts(labels)):
+        texts = [str(value) for value in labels]
+        names = sorted(set(texts)) if class_names is None else class_names
+        number = {name: index for index, name in enumerate(names)}
+        return np.array([number[text] for text in texts], np.int32), names
+    if values.dtype.kind in "biu":
+        return values.astype(np.int32 if values.ndim == 1 else np.float32), ()
+    if values.dtype.kind == "f":
+        if not np.isfinite(values).all():
+            bad = int(np.argwhere(~np.isfinite(values))[0][0])
+            raise InvalidInput("Targets must be finite numbers", received=f"{labels[bad]} for image {bad}")
+        return values.astype(np.float32), ()
+    raise InvalidInput(
+        "Labels are class names, numbers, rows of numbers, or lists of class names, the same for every image",
+        received=f"labels of type {values.dtype}, such as {labels[0]!r}",
+    )
+
+
+def _are_texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def split(count: int, fraction: float, seed: int) -> tuple[Any, Any]:

@@ -5,7 +5,7 @@ import fcntl
 import os
 import weakref
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
@@ -14,23 +14,11 @@ ABSENT, KEPT, BAD = 0, 1, 2
 _SYNC_BYTES = 128 * 2**20
 
 
-class Store(Protocol):
-    """Images by their number: each is absent, kept, or known to be bad."""
-
-    states: Any
-
-    def refresh(self) -> None:
-        """Takes note of what other processes have added."""
-
-    def put(self, numbers: Any, images: Any) -> None:
-        """Keeps images, unless the store cannot."""
-
-    def get(self, numbers: Any) -> Any:
-        """Returns kept images as one new array."""
-
-
 class MemoryStore:
-    """Images in RAM; pages that no image has been put in take no memory."""
+    """Images in RAM by their number: each is absent, kept, or known to be bad.
+
+    Pages that no image has been put in take no memory.
+    """
 
     def __init__(self, count: int, shape: tuple[int, ...]) -> None:
         self.states = np.zeros(count, np.uint8)
@@ -58,7 +46,6 @@ class DiskStore:
     """
 
     def __init__(self, folder: Path, count: int, shape: tuple[int, ...]) -> None:
-        self._folder = folder
         self._bytes = int(np.prod(shape))
         self._shape = shape
         self._header = (folder / "images.npy").stat().st_size - count * self._bytes
@@ -78,7 +65,7 @@ class DiskStore:
     def refresh(self) -> None:
         """Takes note of what other processes have added, and takes over the writing where none writes."""
         if not self._writes:
-            self._writes = _try_lock(self._writer)
+            self._writes = try_lock(self._writer)
             on_disk = np.frombuffer(os.pread(self._states, len(self.states), self._states_header), np.uint8)
             self.states[on_disk == KEPT] = KEPT
 
@@ -120,9 +107,13 @@ def _close(*files: int) -> None:
         os.close(file)
 
 
-def _try_lock(file: int) -> bool:
+def try_lock(file: int | IO[str]) -> bool:
+    """Takes a file's lock, which closing it frees; False where another process has it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
+
+
+Store: TypeAlias = MemoryStore | DiskStore

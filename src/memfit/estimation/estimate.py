@@ -11,12 +11,13 @@ from memfit.errors import InvalidInput
 from memfit.estimation.fit import Fit
 from memfit.estimation.source import LARGEST_BATCH, Prediction, Source, Tensor, Unknown
 from memfit.estimation.waiting import NOTHING_WAITS, Waiting
+from memfit.showing import Shown
 from memfit.sizes import Size
 from memfit.tables import table
 
 
 @dataclass(frozen=True, repr=False)
-class Estimate:
+class Estimate(Shown):
     """The predicted peak memory of one phase at one batch size.
 
     Attributes:

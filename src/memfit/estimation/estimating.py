@@ -4,8 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from memfit.budgets.gpu_table import GPU
-from memfit.budgets.present_gpu import find_gpu
+from memfit.budgets.gpu_table import GPU, find_gpu
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.step import Build

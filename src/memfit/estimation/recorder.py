@@ -13,7 +13,7 @@ from memfit.estimation.cache import is_on, remembered
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.fingerprint import fingerprint
 from memfit.estimation.gpu_compiler.asking import describe_doubt, estimate_with_compiler
-from memfit.estimation.gpu_compiler.refusal import NotCompiled
+from memfit.estimation.gpu_compiler.compiled import NotCompiled
 from memfit.estimation.optimizers import optimizers_of
 from memfit.estimation.recording.record import record
 from memfit.estimation.recording.recording import Recording
@@ -128,6 +128,7 @@ class Recorder:
             batches=recording.batches,
             doubt=max((step.doubt * batch_size / step.batch for step in recording.compiled), default=0.0),
             device=self._card,
+            seconds=recording.seconds,
         )
 
     def _record(self, build: Build | None, batch_size: int, phase: str) -> Recording:

@@ -12,7 +12,7 @@ from typing import Any
 
 from memfit.budgets.arena import arena_environment
 from memfit.budgets.fork_server import ForkServer
-from memfit.budgets.host import host_memory
+from memfit.budgets.memory import host_memory
 from memfit.estimation.cache import settings
 
 # What a recording needs; it takes 2 to 4 s to import.

@@ -13,13 +13,25 @@ LARGEST_BATCH = 2**20  # what a search for the largest batch ends at
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor that is alive at the peak."""
+    """One tensor that is alive at the peak.
+
+    Attributes:
+        bytes: What it asks for.
+        kind: One of `replay.naming.KINDS`.
+        layer: The layer that asked, or "".
+        op: The op that asked.
+        shape: As text.
+        born: Where in the step it begins, from 0.0 to 1.0; 0.0 for what was there before, or is not known.
+        freed: Where it ends; 1.0 for what stays, or is not known.
+    """
 
     bytes: Size
     kind: str
     layer: str
     op: str
     shape: str
+    born: float = 0.0
+    freed: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -119,6 +131,9 @@ class Source(Protocol):
 
     def sketch(self, batch: int) -> Prediction:
         """Predicts a batch size from what is known already."""
+
+    def fixed_part(self, batch: int) -> float:
+        """The part of the time of a step of a batch that does not depend on the batch."""
 
     def max_batch(self, memory: Size, start: int) -> int:
         """Finds the largest batch size that fits, with one that is known to begin with; 0 for none."""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 from memfit.sizes import Size
 
@@ -23,20 +23,27 @@ _BIN = re.compile(rf"\. {_SIZE} in use in bin\. {_SIZE} client-requested in use 
 _HISTOGRAM = re.compile(r"cudamallocasync_allocator\.cc:\d+\] (\d+), (\d+)\s*$")
 _CUDA_FREE = re.compile(r"Free memory/Total memory: (\d+)/(\d+)")
 _AVAILABLE = re.compile(rf"memory_limit_: {_SIZE} available (?:size|bytes): {_SIZE}")
-_STAT = re.compile(rf"^(?:.*Stats:)?\s*(Limit|InUse|MaxInUse):\s+{_SIZE}\s*$")
+_STAT = re.compile(rf"^(?:.*Stats:)?\s*(Limit|InUse):\s+{_SIZE}\s*$")
+# XLA's report on the buffers of a compiled step.
+_BUFFER_KINDS = {
+    "parameter": "arguments (weights, optimizer state, inputs)",
+    "constant": "constants",
+    "maybe_live_out": "results",
+    "preallocated temp": "temporary buffers (activations)",
+}
+_BUFFERS = re.compile(rf"({'|'.join(_BUFFER_KINDS)}) allocation:\s+([\d.]+)([KMGT]?)(?:i?B)")
 
 
-@dataclass(frozen=True)
-class Chunks:
+class Chunks(NamedTuple):
     """Pieces of memory of one size that were in use."""
 
-    count: int
+    pieces: int
     size: Size
 
     @property
     def total(self) -> Size:
         """All of them together."""
-        return Size(self.count * self.size)
+        return Size(self.pieces * self.size)
 
 
 @dataclass
@@ -50,7 +57,6 @@ class Failure:
         op: Name of the op that asked, or empty.
         limit: Bytes the allocator may take.
         in_use: Bytes in use.
-        peak: The most that was in use before.
         largest_free: The largest piece that could have been handed out.
         wasted: Bytes in use beyond what was requested: chunks are larger than the tensors in them.
         chunks: What was in use, by size.
@@ -62,7 +68,6 @@ class Failure:
     op: str = ""
     limit: Size | None = None
     in_use: Size | None = None
-    peak: Size | None = None
     largest_free: Size | None = None
     wasted: Size | None = None
     chunks: list[Chunks] = field(default_factory=list)
@@ -89,59 +94,47 @@ def read_failures(lines: Iterable[str]) -> list[Failure]:
     """Returns the failed allocations of a log in order, without those that TensorFlow calls no failure."""
     failures: list[Failure] = []
     for index, line in enumerate(lines):
-        started = _start(index, line)
-        if started is not None:
-            failures.append(started)
+        match = _FAILED.search(line)
+        if match is not None and _NO_FAILURE not in line:
+            size = Size(int(match["exact"])) if match["exact"] else read_size(match[2], match[3])
+            failures.append(Failure(index, match["name"], size, match["op"] or ""))
+        elif match := _FAILED_ASYNC.search(line):
+            failures.append(Failure(index, match["name"], Size(int(match["exact"]))))
         elif failures:
             _add(failures[-1], line)
     return failures
 
 
-def _start(index: int, line: str) -> Failure | None:
-    match = _FAILED.search(line)
-    if match is not None:
-        if _NO_FAILURE in line:
-            return None
-        size = Size(int(match["exact"])) if match["exact"] else read_size(match[2], match[3])
-        return Failure(index, match["name"], size, match["op"] or "")
-    match = _FAILED_ASYNC.search(line)
-    if match is not None:
-        return Failure(index, match["name"], Size(int(match["exact"])))
-    return None
-
-
 def _add(failure: Failure, line: str) -> None:
     """Takes what one further line says about a failure."""
+    free: Size | None = None
     if match := _CHUNKS.search(line):
         failure.chunks.append(Chunks(int(match[1]), Size(int(match[2]))))
     elif match := _FREE.search(line):
-        _offer(failure, Size(int(match[1])))
+        free = Size(int(match[1]))
     elif match := _BIN.search(line):
         lost = read_size(match[1], match[2]) - read_size(match[3], match[4])
         failure.wasted = Size((failure.wasted or 0) + max(lost, 0))
     elif match := _AVAILABLE.search(line):
-        failure.limit = read_size(match[1], match[2])
-        _offer(failure, read_size(match[3], match[4]))
+        failure.limit, free = read_size(match[1], match[2]), read_size(match[3], match[4])
     elif match := _STAT.match(line):
-        _take_stat(failure, match)
+        size = read_size(match[2], match[3])
+        if match[1] == "Limit":
+            failure.limit = failure.limit or size or None  # the asynchronous allocator writes 0 for "none"
+        else:
+            failure.in_use = failure.in_use or size
     elif match := _CUDA_FREE.search(line):
         # The device's own figures, which count other processes as well.
-        failure.limit = Size(int(match[2]))
-        failure.in_use = Size(int(match[2]) - int(match[1]))
-        _offer(failure, Size(int(match[1])))
+        free, failure.limit = Size(int(match[1])), Size(int(match[2]))
+        failure.in_use = Size(failure.limit - free)
     elif match := _HISTOGRAM.search(line):
         failure.chunks.append(Chunks(int(match[2]), Size(int(match[1]))))
+    if free is not None:
+        failure.largest_free = max(failure.largest_free or Size(0), free)
 
 
-def _offer(failure: Failure, free: Size) -> None:
-    failure.largest_free = max(failure.largest_free or Size(0), free)
-
-
-def _take_stat(failure: Failure, match: re.Match[str]) -> None:
-    size: Any = read_size(match[2], match[3])
-    if match[1] == "Limit":
-        failure.limit = failure.limit or size or None  # the asynchronous allocator writes 0 for "none"
-    elif match[1] == "InUse":
-        failure.in_use = failure.in_use or size
-    else:
-        failure.peak = size
+def read_buffers(text: str) -> list[tuple[str, Size]]:
+    """Returns what a program compiled by XLA holds by kind, largest first; empty where the text does not say."""
+    last = {kind: read_size(number, unit) for kind, number, unit in _BUFFERS.findall(text)}
+    held = [(_BUFFER_KINDS[kind], size) for kind, size in last.items() if size]
+    return sorted(held, key=lambda item: -item[1])

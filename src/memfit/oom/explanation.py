@@ -1,12 +1,12 @@
 """`Explanation`: what ran out, who asked, what held the memory, and what would help most."""
 
 import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from memfit.oom.request import Request
-from memfit.sizes import Size
+from memfit.sizes import Size, to_plain
 from memfit.tables import table
 
 _WIDTH = 98  # with its heads the whole is 109 columns wide
@@ -116,11 +116,7 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the explanation as plain data, sizes in bytes."""
-        plain = asdict(self)
-        for name in ("requested", "limit", "in_use", "largest_free", "wasted"):
-            plain[name] = None if plain[name] is None else int(plain[name])
-        plain["held"] = [{"what": held.what, "size": int(held.size)} for held in self.held]
-        return plain
+        return to_plain(self)
 
 
 def _wrap(head: str, text: str) -> list[list[str]]:

@@ -96,11 +96,10 @@ _PHASES = {
 
 def tensor_of(text: str) -> tuple[tuple[int, ...] | None, str, str, str]:
     """Returns shape, type, device and allocator of the last tensor that a text says did not fit."""
-    match = None
-    for match in _TENSOR.finditer(text):  # noqa: B007 (the last one is wanted)
-        pass
-    if match is None:
+    matches = list(_TENSOR.finditer(text))
+    if not matches:
         return None, "", "", ""
+    match = matches[-1]
     shape = tuple(int(size) for size in match["shape"].split(",") if size.strip())
     dtype = match["dtype"] or ""
     return shape, _NUMPY_NAMES.get(dtype, dtype), match["device"] or "", match["allocator"] or ""
@@ -115,9 +114,7 @@ def node_of(text: str) -> str:
 def read_request(text: str, op: str) -> Request | None:
     """Returns who asked, from an error's text and the op that the allocator named; None where neither says.
 
-    Args:
-        text: The log or the exception.
-        op: What the allocator's line calls "requested by op", or "".
+    `op` is what the allocator's line calls "requested by op", or "".
     """
     shape, dtype, _, _ = tensor_of(text)
     node = node_of(text) or op.removeprefix("StatefulPartitionedCall/")

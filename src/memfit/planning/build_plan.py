@@ -34,6 +34,7 @@ def build_plan(recordings: Recordings, batch_size: int, chosen: Candidate) -> Pl
         source=stock.estimate.source,
         layer_names=() if recipe.segments is None else layer_names(job.model),
         levers=_list_rows(job, recipe, batch_size, recordings),
+        timeline=recordings.timeline(recipe, batch_size),
     )
 
 

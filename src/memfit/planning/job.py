@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from memfit.budgets.gpu_table import GPU
-from memfit.budgets.present_gpu import present_gpu
+from memfit.budgets.gpu_table import GPU, present_gpu
 from memfit.errors import CannotTell, InvalidInput
 from memfit.estimation.recording.specs import Spec, mapped, spec_of
 from memfit.planning.fidelity import Fidelity

@@ -1,12 +1,14 @@
 """The plan: the levers chosen for a budget, with predicted peak and time."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from memfit.errors import InvalidInput
+from memfit.estimation.step_timeline import StepTimeline
 from memfit.planning.fidelity import Fidelity
+from memfit.showing import Shown
 from memfit.sizes import Size
 from memfit.steps.recipe import Recipe
 from memfit.tables import table
@@ -36,7 +38,7 @@ class LeverRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan:
+class Plan(Shown):
     """What to change so that a training fits, applied by `memfit.fit(..., plan=plan)`.
 
     Attributes:
@@ -53,6 +55,7 @@ class Plan:
         is_bound: Whether the peaks are upper bounds, because the job clearly fits.
         layer_names: With segments, the model's layers in order: Keras may number those of a copy otherwise.
         levers: Every lever, used or not, with the reason.
+        timeline: The predicted memory of one step with the plan; None where the step was not recorded.
     """
 
     model: str
@@ -68,11 +71,12 @@ class Plan:
     is_bound: bool = False
     layer_names: tuple[str, ...] = ()
     levers: tuple[LeverRow, ...] = ()
+    timeline: StepTimeline | None = field(default=None, compare=False)
 
     @property
     def changes_nothing(self) -> bool:
         """Whether the job fits as it is."""
-        return self.recipe.is_stock
+        return self.recipe.is_stock and not self.recipe.immediate_update
 
     def __repr__(self) -> str:
         known = "at most" if self.is_bound else "predicted"
@@ -107,7 +111,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the plan as plain data that `from_json` reads, sizes in bytes."""
-        plain = asdict(self)
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
         for name in ("memory", "stock", "predicted", "margin"):
             plain[name] = int(plain[name])
         plain["fidelity"] = str(self.fidelity)
@@ -121,6 +125,7 @@ class Plan:
             }
             for lever in self.levers
         ]
+        plain["timeline"] = None if self.timeline is None else self.timeline.to_json()
         return plain
 
     @classmethod
@@ -140,6 +145,7 @@ class Plan:
                 "recipe": Recipe.from_json(data["recipe"]),
                 "layer_names": tuple(map(str, data.get("layer_names", ()))),
                 "levers": levers,
+                "timeline": StepTimeline.from_json(data["timeline"]) if data.get("timeline") else None,
             }
             return cls(**rest)
         except (KeyError, TypeError, AttributeError) as error:

@@ -1,5 +1,6 @@
 """`plan`: what to change so that a training fits."""
 
+import logging
 import math
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from memfit.budgets.budget import budget
-from memfit.budgets.present_gpu import find_gpu
+from memfit.budgets.gpu_table import find_gpu
 from memfit.compat import keras_layers
 from memfit.errors import InvalidInput
 from memfit.estimation.cache import is_on, remembered
@@ -30,6 +31,7 @@ from memfit.planning.search import list_recorded, record_tightest, search_larges
 from memfit.sizes import Size
 from memfit.steps.recipe import Recipe
 
+_progress = logging.getLogger("memfit.progress")
 _applied: list[Any] = []  # changes to the copy of a model that is recorded; let go of, they would be undone
 
 
@@ -126,6 +128,7 @@ def _search(job: Job, recorder: Recorder) -> Plan:
         chosen = choose_best([stock], job.memory)
         if chosen is None:
             _ = job.segment_choices
+            _progress.info("batch %d does not fit as it is: comparing levers", batch_size)
             chosen = search_recipe(recordings, batch_size)
         if chosen is None:
             record_tightest(recordings, batch_size)
@@ -146,6 +149,7 @@ def _record_stock(job: Job, recorder: Recorder) -> Recordings:
 
 def _record(job: Job, recorder: Recorder, recipe: Recipe | None, batch_size: int) -> Estimate:
     """Records the step of a recipe, as `steps.build` builds it for `fit` as well; of None, Keras's own."""
+    _progress.info("recording %s, batch %d", "stock Keras's step" if recipe is None else recipe, batch_size)
     return recorder.estimate(batch_size, None if recipe is None else partial(_build, recipe=recipe))
 
 

@@ -83,18 +83,6 @@ class RecordedStep:
         mine, others = self.estimate.step_time, other.estimate.sketch(self.estimate.batch_size).step_time
         return None if mine is None or others is None else max(0.0, mine / others - 1)
 
-    def fixed_samples(self) -> float | None:
-        """The time of a step that does not depend on the batch, in samples; None without a compiler."""
-        batch, seconds = self.estimate.batch_size, self.estimate.step_time
-        if seconds is None:
-            return None
-        quarter = max(1, batch // 4)
-        if quarter == batch:
-            return 0.0
-        of_quarter = self.estimate.at(quarter).step_time or 0.0
-        slope = (seconds - of_quarter) / (batch - quarter)
-        return max(0.0, batch * (1 - slope * batch / seconds))
-
     def _learn(self, estimate: Estimate) -> None:
         self._peaks[estimate.batch_size] = int(estimate.peak)
         self._fits[estimate.batch_size] = estimate.prediction.needs_at_most(Size(self._memory))

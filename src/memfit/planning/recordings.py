@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from memfit.estimation.estimate import Estimate
+from memfit.estimation.step_timeline import StepTimeline, timeline_of
 from memfit.estimation.waiting import held_bytes
 from memfit.planning.candidates import Candidate, judge_fidelity, list_recipes, predict_time
 from memfit.planning.fidelity import Fidelity
@@ -21,9 +21,6 @@ from memfit.steps.rematerialisation import Segments
 _IN_UPDATE = 4
 # In how many micro-batches a batch is cut when such a step is recorded: the second one is like all later ones.
 RECORDED_PARTS = 2
-# Seen on two cores: four micro-batches cost 3% of a step of 32 samples (MobileNetV2), so that each costs as much as
-# a third of a sample. Not measured on a GPU.
-_FIXED_SAMPLES = 0.32
 
 Record = Callable[[Recipe | None, int], Estimate]
 
@@ -44,7 +41,8 @@ class Recordings:
         self._realised = 1.0  # the part of a predicted saving that the last recording found to be real
         self._activations: dict[int, int] = {}
         self.stock = RecordedStep(record(None, job.reference_batch), job.memory, job.reference_batch)
-        self._steps: dict[Recipe, RecordedStep] = {Recipe(): self.stock}
+        # Keras's own step updates weights as their gradients come.
+        self._steps = {Recipe(): self.stock, Recipe(immediate_update=True): self.stock}
         if self._may_run_out_in_update():
             step = record(Recipe(), job.reference_batch)
             self._steps[Recipe()] = RecordedStep(step, job.memory, job.reference_batch)
@@ -78,7 +76,7 @@ class Recordings:
 
     def fixed_time(self, batch_size: int) -> float:
         """The time of a step that does not depend on the batch, as a part of the stock step's."""
-        return self._fixed_samples / batch_size
+        return self.stock.estimate.made_from.fixed_part(batch_size)
 
     def saved_by_segments(self, segments: Segments, batch_size: int) -> int:
         """What segments save by their own prediction, as far as recordings have shown it to be real."""
@@ -142,12 +140,21 @@ class Recordings:
 
     def peak(self, recipe: Recipe, batch_size: int) -> tuple[int, int]:
         """Returns the predicted peak of a recipe in the job's memory, and the margin above it."""
-        step = self._steps.get(_kind(recipe), self.stock)
-        recorded = _recorded_batch(recipe, recipe.micro_batch or batch_size)
+        step, at_once = self._steps.get(_kind(recipe)), recipe.micro_batch or batch_size
+        # What was not recorded has the margin of the stock step that computes as many samples at once.
+        recorded = at_once if step is None else _recorded_batch(recipe, at_once)
+        step = step or self.stock
         need = self.need(recipe, batch_size)
         margin = step.need(recorded) - step.peak(recorded)
         filled = 0 if step is self.stock else step.filled(recorded)
         return min(need - margin + filled, int(self.job.memory)), max(0, margin - filled)
+
+    def timeline(self, recipe: Recipe, batch_size: int) -> StepTimeline | None:
+        """Returns the predicted memory of a recipe's step; None where it was not recorded."""
+        step = self._steps.get(_kind(recipe))
+        if step is None:
+            return None
+        return timeline_of(step.estimate.sketch(_recorded_batch(recipe, recipe.micro_batch or batch_size)))
 
     def _may_run_out_in_update(self) -> bool:
         """Whether an update from all gradients at once may take more than there is, where stock's own does not.
@@ -174,11 +181,6 @@ class Recordings:
         """What a step takes when `at_once` samples pass at once."""
         batch = _recorded_batch(recipe, at_once)
         return self.need(replace(recipe, micro_batch=at_once if recipe.micro_batch else None), batch)
-
-    @cached_property
-    def _fixed_samples(self) -> float:
-        measured = self.stock.fixed_samples()
-        return _FIXED_SAMPLES if measured is None else measured
 
 
 def _kind(recipe: Recipe) -> Recipe:

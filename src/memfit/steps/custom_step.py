@@ -14,7 +14,6 @@ def watch_updates(model: keras.Model, begun: tf.Variable) -> Body:
     """Returns a model's own `train_step`, whose optimizers update only after all gradients, and note it.
 
     Args:
-        model: A model with a custom `train_step`.
         begun: A boolean variable that becomes true when the first optimizer begins to update.
     """
     optimizers = optimizers_of(model)

@@ -105,11 +105,6 @@ def on_host(
 ) -> Iterator[tuple[dict[str, Any], HostArrays | None]]:
     """Leaves the arrays of a call of `fit` on the host, where that is wanted and possible.
 
-    Args:
-        model: A compiled model.
-        arguments: All arguments of Keras's `fit`.
-        wanted: Whether a plan wants it.
-
     Yields:
         The arguments, with the samples' numbers in place of arrays; and what the steps read, or None where the
         arguments are the same.
@@ -137,7 +132,6 @@ def why_not_host_arrays(model: Any, data: Any) -> str | None:
     """Says why the samples cannot be taken from the host's arrays as they are needed, or None where they can.
 
     Args:
-        model: A compiled model.
         data: What it will be trained on; None where that is not known, which is taken for arrays.
     """
     if model.jit_compile and not model.run_eagerly:

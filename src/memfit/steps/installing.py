@@ -36,6 +36,19 @@ def why_step_is_fixed(model: keras.Model) -> str | None:
     return None
 
 
+def why_not_micro_batches(model: keras.Model) -> str | None:
+    """Says why a model's training cannot be cut into micro-batches, or None where it can."""
+    fixed = why_step_is_fixed(model)
+    if fixed is not None:
+        return fixed
+    if any(getattr(weight, "overwrite_with_gradient", False) for weight in model.trainable_variables):
+        return "it has weights that are overwritten with their gradient (float8)"
+    losses = keras.tree.flatten(model.loss) if getattr(model, "loss", None) is not None else []
+    if len(losses) > 1 and any(getattr(loss, "reduction", "sum") in (None, "none") for loss in losses):
+        return 'it adds a loss with reduction="none" to other losses'
+    return None
+
+
 @contextmanager
 def installed(model: keras.Model, **steps: "Step | None") -> Iterator[None]:
     """Lets a model run other steps (`train_step`, `test_step`) and restores its own ones afterwards.
@@ -45,19 +58,14 @@ def installed(model: keras.Model, **steps: "Step | None") -> Iterator[None]:
     given the model is not touched.
     """
     chosen = {name: step for name, step in steps.items() if step is not None}
-    compiled = {name: getattr(model, _FUNCTIONS[name]) for name in chosen}
-    mark = keras_training.compiled_mark(model) if chosen else None
-    for name, step in chosen.items():
-        object.__setattr__(model, name, step)
-        object.__setattr__(model, _FUNCTIONS[name], None)
-    try:
-        yield
-    finally:
-        same = mark is not None and mark is keras_training.compiled_mark(model)
-        for name in chosen:
-            object.__delattr__(model, name)
-            # A compile() in a callback has thrown the old functions away.
-            object.__setattr__(model, _FUNCTIONS[name], compiled[name] if same else None)
+    with replaced(model, **{_FUNCTIONS[name]: None for name in chosen}):
+        for name, step in chosen.items():
+            object.__setattr__(model, name, step)
+        try:
+            yield
+        finally:
+            for name in chosen:
+                object.__delattr__(model, name)
 
 
 @contextmanager
@@ -80,9 +88,3 @@ def check_model(model: Any) -> None:
     """Refuses what is no Keras model."""
     if not isinstance(model, keras.Model):
         raise InvalidInput("memfit trains models of Keras 3", received=type(model).__name__)
-
-
-def check_size(name: str, size: Any) -> None:
-    """Refuses an invalid number of samples."""
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise InvalidInput(f"{name} is a whole number of samples, at least 1", received=size)

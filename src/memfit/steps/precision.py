@@ -41,10 +41,6 @@ def lower(model: keras.Model, policy: str) -> Iterator[None]:
     The layers that give the outputs of a functional model stay in float32, as Keras advises: a softmax or a
     regression in 16 bits loses more than it saves. With float16 the optimizer is wrapped for loss scaling.
 
-    Args:
-        model: A compiled model.
-        policy: "mixed_bfloat16" or "mixed_float16".
-
     Raises:
         InvalidInput: If the policy is another, or the model's layers do not all compute in float32.
     """

@@ -10,6 +10,12 @@ from memfit.steps.change import Change
 from memfit.steps.rematerialisation.segments import Segments
 
 
+def check_size(name: str, size: Any) -> None:
+    """Refuses an invalid number of samples; None is valid."""
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise InvalidInput(f"`{name}` is a whole number of samples, at least 1", received=size)
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How a step is computed; `Recipe()` is stock Keras's own step.
@@ -20,6 +26,8 @@ class Recipe:
         inputs_on_host: Whether arrays stay on the host, and a step takes only the samples that it computes.
         changes: What else is done to the model while it trains, such as another precision.
         validation_batch: Samples that a validation step computes at once; None for whole batches.
+        immediate_update: Whether a weight is updated as soon as its gradient is there, by Keras's own step, and not
+            when all are: fewer gradients are kept, but a step that runs out of memory cannot be undone.
     """
 
     micro_batch: int | None = None
@@ -27,19 +35,18 @@ class Recipe:
     inputs_on_host: bool = False
     changes: tuple[Change, ...] = ()
     validation_batch: int | None = None
+    immediate_update: bool = False
 
     def __post_init__(self) -> None:
         for name in ("micro_batch", "validation_batch"):
-            size = getattr(self, name)
-            if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-                raise InvalidInput(
-                    f"`{name}` of a recipe is a whole number of samples, at least 1", received=size
-                )
+            check_size(name, getattr(self, name))
+        if self.immediate_update and (self.micro_batch is not None or self.segments is not None):
+            raise InvalidInput("Immediate updates are for Keras's own step", received=str(self))
 
     @property
     def is_stock(self) -> bool:
         """Whether the training step is stock Keras's own."""
-        return replace(self, validation_batch=None) == Recipe()
+        return replace(self, validation_batch=None, immediate_update=False) == Recipe()
 
     @contextmanager
     def applied(self, model: Any) -> Iterator[None]:
@@ -52,7 +59,8 @@ class Recipe:
     def __str__(self) -> str:
         size = "whole batches" if self.micro_batch is None else f"micro-batches of {self.micro_batch}"
         segments = "" if self.segments is None else f"rematerialised in {self.segments.count} segment(s)"
-        return ", ".join(filter(None, (size, segments, *map(str, self.changes))))
+        update = "immediate updates" if self.immediate_update else ""
+        return ", ".join(filter(None, (size, segments, update, *map(str, self.changes))))
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain data that `from_json` reads."""
@@ -62,6 +70,7 @@ class Recipe:
             "inputs_on_host": self.inputs_on_host,
             "changes": [change.to_json() for change in self.changes],
             "validation_batch": self.validation_batch,
+            "immediate_update": self.immediate_update,
         }
 
     @classmethod
@@ -79,6 +88,7 @@ class Recipe:
                 bool(data["inputs_on_host"]),
                 tuple(Change.from_json(change) for change in data["changes"]),
                 data["validation_batch"],
+                bool(data["immediate_update"]),
             )
         except (KeyError, TypeError) as error:
             raise InvalidInput(f"A recipe is read from what `Recipe.to_json` returned ({error})") from error

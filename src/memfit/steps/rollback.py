@@ -17,7 +17,6 @@ class Rollback:
     and a frozen weight among them costs nothing.
 
     Args:
-        model: A model.
         settles: Whether small ones are moved out of the way of large tensors, where memory is short.
     """
 
@@ -32,7 +31,7 @@ class Rollback:
     def note(self) -> None:
         """Notes how things are now."""
         if self._read is None:
-            self._variables = self._find_changing()
+            self._variables = self._list_changing()
             self._read = self._trace_reading([variable.value for variable in self._variables])
         self._values = []  # which would keep the old buffers from being used again
         self._values = self._read()
@@ -52,7 +51,7 @@ class Rollback:
         """Looks for the variables anew, once, at the next `note`: a first step makes those of the metrics."""
         if self._looks_again:
             self._looks_again = False
-            if {id(variable) for variable in self._find_changing()} != {id(v) for v in self._variables}:
+            if {id(variable) for variable in self._list_changing()} != {id(v) for v in self._variables}:
                 self._read = None
 
     @property
@@ -74,8 +73,7 @@ class Rollback:
                 return [variable.read_value() for variable in variables]
 
             kept[key] = tf.function(read, autograph=False).get_concrete_function()
-        reading: Callable[[], list[Any]] = kept[key]
-        return reading
+        return kept[key]
 
     def _make_buffer(self, variable: Any) -> tf.Variable:
         buffers = self._kept().setdefault("buffers", {})
@@ -84,11 +82,10 @@ class Rollback:
                 value = tf.raw_ops.DeepCopy(x=variable.read_value())
                 buffer = tf.Variable(value, shape=tf.TensorShape(None), trainable=False)
             buffers[id(variable)] = variable, buffer
-        made: tf.Variable = buffers[id(variable)][1]
-        return made
+        return buffers[id(variable)][1]
 
     def _kept(self) -> dict[Any, Any]:
         return keras_training.kept_steps(self._model) if self._model.compiled else self._own
 
-    def _find_changing(self) -> list[Any]:
+    def _list_changing(self) -> list[Any]:
         return [*self._model.non_trainable_variables, *self._model.metrics_variables]

@@ -17,7 +17,6 @@ class CompiledStep:
 
     Args:
         model: The model, which says whether steps run eagerly or under XLA.
-        body: What a step does with a batch.
     """
 
     def __init__(self, model: keras.Model, body: Body) -> None:
@@ -29,7 +28,6 @@ class CompiledStep:
         """Runs the step.
 
         Args:
-            data: A batch.
             spec: What is known of all batches (the `element_spec` of a dataset); None where nothing is.
         """
         # Data may have optional parts, which are to be None in a step.

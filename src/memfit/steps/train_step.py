@@ -2,12 +2,13 @@
 
 import gc
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from memfit.budgets.one_region import take_one_region
+from memfit.budgets.peaks import take_one_region
 from memfit.compat import keras_layers
 from memfit.compat.tf_runtime import refuses_to_run_one_by_one
 from memfit.estimation.optimizers import is_alone
@@ -44,8 +45,8 @@ def build(
         model: A compiled model, with the recipe's changes applied.
         recipe: How to compute the step.
         host: What the step reads its samples from; None where it is given whole batches.
-        parts: With a recipe for micro-batches, in how many of them to cut a batch of whatever size: recordings are
-            made at smaller batches than the recipe is for.
+        parts: In how many micro-batches to cut a batch, instead of the recipe's size: recordings have smaller
+            batches than it is for.
     """
     return TrainStep(model, recipe, host, parts)
 
@@ -53,55 +54,47 @@ def build(
 class TrainStep:
     """A training step: `compute` may fail and be undone, `update` may fail and be finished.
 
-    With XLA the whole step is one program, and there is nothing left to update. A custom `train_step` cannot be
-    split either; for it is noted whether it had begun to update.
+    With XLA, or with immediate updates, the whole step is one program, and there is nothing left to update. A
+    custom `train_step` cannot be split either; for it is noted whether it had begun to update.
 
     All that has to be there before the first step is made when it is built: what is left of an arena as one
     region, the optimizer's state, the buffers that keep small tensors out of the way of large ones.
     """
 
     def __init__(
-        self,
-        model: keras.Model,
-        recipe: Recipe,
-        host: HostArrays | None = None,
-        parts: int | None = None,
+        self, model: keras.Model, recipe: Recipe, host: HostArrays | None, parts: int | None
     ) -> None:
-        self._model, self._recipe, self._parts = model, recipe, parts
         if not recipe.is_stock:
             take_one_region()
         if model.built and not model.optimizer.built and is_alone(model):
             # Otherwise a loss scale would be traced as a constant.
             model.optimizer.build(model.trainable_variables)
         self._rollback = Rollback(model, settles=not recipe.is_stock)
-        self._unfinished = False
+        self._immediate, self._unfinished = recipe.immediate_update, False
         self._executor = nullcontext if recipe.segments is None else run_one_by_one
         self._shelf: GradientShelf | None = None
         self._update: Update | None = None
         self._begun: tf.Variable | None = None
-        body = self._build_body()
+        body = self._build_body(model, recipe, parts)
         self._function = CompiledStep(model, body if host is None else host.feed(body))
 
-    def _build_body(self) -> Step:
-        model, recipe = self._model, self._recipe
+    def _build_body(self, model: keras.Model, recipe: Recipe, parts: int | None) -> Step:
         if is_custom(model, "train_step"):
             self._begun = tf.Variable(False, trainable=False)
             return watch_updates(model, self._begun)
         if model.jit_compile and not model.run_eagerly:
-            return build_body(model, recipe, parts=self._parts)
+            return build_body(model, recipe, parts=parts)
+        if recipe.immediate_update:
+            return model.train_step
         whole = recipe.segments is not None and recipe.micro_batch is None
         self._shelf = GradientShelf(own_buffers=whole)
         self._update = Update(model, self._shelf)
         if whole and model.variables:
             self._placeholders = PlaceholderBuffers([variable.value for variable in model.variables])
-        return build_body(model, recipe, self._shelf.put, self._parts)
+        return build_body(model, recipe, self._shelf.put, parts)
 
     def trace(self, spec: Any) -> Any:
-        """Traces the step for all batches of a spec, without running it.
-
-        Returns:
-            The ConcreteFunction; None where the model runs eagerly.
-        """
+        """Traces the step for all batches of a spec; returns its ConcreteFunction, None if it runs eagerly."""
         with self._executor():
             return self._function.trace(spec)
 
@@ -159,8 +152,8 @@ class TrainStep:
 
     @property
     def computing_has_updated(self) -> bool:
-        """Whether a `compute` that failed had begun to change weights or optimizer."""
-        return self._begun is not None and bool(self._begun)
+        """Whether a `compute` that failed may have begun to change weights or optimizer."""
+        return self._immediate or (self._begun is not None and bool(self._begun))
 
     @property
     def update_has_begun(self) -> bool:
@@ -185,12 +178,12 @@ def build_body(
     """Builds what a training step does with a batch, as a function like Keras's `train_step`.
 
     Args:
-        model: A compiled model with Keras's own `train_step`.
-        recipe: How to compute the step.
         apply: Takes the gradients and the weights; None to update the weights at once.
-        parts: As in `build`.
     """
-    forward = _build_forward(model, recipe)
+    if recipe.segments is not None:
+        forward: Forward = rematerialise(model, recipe.segments)
+    else:
+        forward = partial(keras_layers.forward, model, training=True)
     if recipe.micro_batch is None:
         return whole_batch_train_step(model, forward, apply)
     size: Any = recipe.micro_batch if parts is None else lambda samples: (samples + parts - 1) // parts
@@ -200,14 +193,3 @@ def build_body(
 def build_test_body(model: keras.Model, size: int | None) -> Step:
     """Returns the model's own test step, or one in slices of `size` samples."""
     return model.test_step if size is None else micro_batched_test_step(model, size)
-
-
-def _build_forward(model: keras.Model, recipe: Recipe) -> Forward:
-    """What computes `model(x, training=True)`: the one place where a step calls the model."""
-    if recipe.segments is not None:
-        return rematerialise(model, recipe.segments)
-
-    def forward(x: Any) -> Any:
-        return keras_layers.forward(model, x, training=True)
-
-    return forward

@@ -47,9 +47,6 @@ def groups(ops: Sequence[Op]) -> list[Group]:
     computed from an older state of a variable (SGD's momentum moves the weight by what it has just stored),
     the writes since then belong together: done again, it would come out otherwise.
 
-    Args:
-        ops: The ops in the order of the trace.
-
     Raises:
         Unchainable: If a part of the update cannot be looked into, such as a branch.
     """

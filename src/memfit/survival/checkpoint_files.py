@@ -91,6 +91,16 @@ def read(path: Path) -> Checkpoint:
         raise TornCheckpoint(f"{path.name} is damaged ({error or type(error).__name__})") from error
 
 
+def read_facts(path: Path) -> dict[str, Any] | None:
+    """Reads only where a checkpoint was; None where that cannot be read."""
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            facts: dict[str, Any] = json.loads(file[_FACTS].tobytes())
+            return facts
+    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error):
+        return None
+
+
 def _plain(array: Any) -> Any:
     """An array of a type that every NumPy can read; others, such as bfloat16, as their bits."""
     if array.dtype.kind != "V":

@@ -5,7 +5,7 @@ import threading
 import time
 from pathlib import Path
 
-from memfit.survival.checkpoint_files import Checkpoint, TornCheckpoint, read, write
+from memfit.survival.checkpoint_files import Checkpoint, TornCheckpoint, read, read_facts, write
 
 _LOG = logging.getLogger("memfit")
 _KEPT = 2  # the last one may be torn by what ended the process; then the one before counts
@@ -97,6 +97,16 @@ def read_latest(directory: Path) -> Checkpoint | None:
             _LOG.warning("%s The checkpoint before it is taken.", str(error).rstrip(".") + ".")
             path.unlink(missing_ok=True)  # its number would make it the one to keep
     return None
+
+
+def find_position(directory: Path) -> tuple[int, int, int] | None:
+    """Returns the call, the epoch and the batch after which a new process goes on; None for the beginning."""
+    for path in sorted(directory.glob(_PATTERN), reverse=True):
+        facts = read_facts(path)
+        if facts is not None:
+            return facts["call"], facts["epoch"], facts["batch"]
+    finished = len(list(directory.glob("fit-*.npz")))
+    return (finished, 0, 0) if finished else None
 
 
 def _number(path: Path) -> int:

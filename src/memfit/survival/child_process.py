@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memfit.survival.custom_loops import before_first_update
+from memfit.survival.flags import as_flags
 from memfit.survival.intercepting import intercept
 from memfit.survival.scripts import after_import, run_script
 from memfit.survival.seeding import seed_what_is_unseeded
@@ -21,6 +23,7 @@ from memfit.survival.settings import ProcessSettings
 
 if TYPE_CHECKING:
     from memfit.survival.supervised_runner import SupervisedRunner
+    from memfit.training.records.recorder import Recorder
 
 SETTINGS = "MEMFIT_RUN"  # the environment variable in which the supervisor passes its settings
 OUTCOME = "outcome"  # the file in which this process says that memory ended it
@@ -52,6 +55,8 @@ class _Process:
         self._settings = settings
         self._runner: SupervisedRunner | None = None
         self._keras_fit: Any = None
+        self._loop: Recorder | None = None
+        self._script = Path(settings.script)
         self._forked = False
         self._stopped_by = int(signal.SIGTERM)
 
@@ -69,6 +74,18 @@ class _Process:
         self._keras_fit = keras.Model.fit
         for name in ("fit", "evaluate", "predict"):
             intercept(keras.Model, name, functools.partial(self._route, name))
+        before_first_update(keras, self._script, self._record_loop)
+
+    def _record_loop(self, line: str) -> None:
+        """Measures a script that trains in a loop of its own; a failure to do so is not the script's."""
+        if self._forked:
+            return
+        try:
+            from memfit.survival.loop_record import record_loop
+
+            self._loop = record_loop(self._settings, line)
+        except Exception as error:
+            logging.getLogger("memfit").warning("The custom loop cannot be measured: %s", error)
 
     def _route(self, name: str, original: Callable[..., Any], model: Any, **arguments: Any) -> Any:
         from memfit.training.evaluating import evaluate
@@ -97,14 +114,24 @@ class _Process:
 
     def run(self, script: Path, arguments: Sequence[str]) -> None:
         """Runs the script, and ends as it does."""
+        self._script = script
         try:
             run_script(script, arguments)
-        except SystemExit:
+        except SystemExit as end:
+            self._end_loop("finished" if end.code in (None, 0) else "failed", "")
             raise
         except BaseException as error:
+            short = _ran_out_of_memory(error)
+            self._end_loop("out of memory" if short else "failed", f"Ended by {type(error).__name__}.")
             self._end_by_error(error)
         finally:
+            self._end_loop("finished", "")
             self._finish_writing()
+
+    def _end_loop(self, outcome: str, says: str) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.end(outcome, says)
 
     def _end_by_error(self, error: BaseException) -> None:
         if _is_of("memfit.survival.supervision", "Stopped", error):
@@ -116,6 +143,7 @@ class _Process:
             trace = trace.tb_next
         if _is_of("memfit.errors", "MemfitError", error):
             trace = _without_memfit(trace)  # what memfit refuses, its own frames would not explain
+            error.args = tuple(as_flags(part) if isinstance(part, str) else part for part in error.args)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         if isinstance(error, KeyboardInterrupt):
             self._end_by_signal(signal.SIGINT)
@@ -175,9 +203,16 @@ def _ran_out_of_memory(error: BaseException) -> bool:
     return bool(names & {"ResourceExhaustedError", "OutOfMemory", "MemoryError"})
 
 
+class _FlagFormatter(logging.Formatter):
+    """Writes advice as flags of the command line: the script knows nothing of memfit's arguments in Python."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return as_flags(super().format(record))
+
+
 def _log_to_stderr(verbose: bool) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("memfit: %(message)s"))
+    handler.setFormatter(_FlagFormatter("memfit: %(message)s"))
     log = logging.getLogger("memfit")
     log.addHandler(handler)
     log.setLevel(logging.INFO if verbose else logging.WARNING)

@@ -10,6 +10,16 @@ from memfit.oom.reading import read_error
 
 # What ends a process from outside or below Python; whatever else ends it is the script's own doing.
 _CRASHES = {signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+# By whether it was SIGKILL, and whether there is evidence that memory was the cause.
+_LIKELY = {
+    (True, True): "the kernel's OOM killer, as the host or container ran out",
+    (
+        True,
+        False,
+    ): "kill -9 or a scheduler; the kernel counted no OOM kill",
+    (False, True): "memory; the lines above have an out-of-memory text",
+    (False, False): "a crash in native code; the lines above may say more",
+}
 
 
 @dataclass(frozen=True)
@@ -20,11 +30,13 @@ class Crash:
         cause: The signal's name, or "out of memory" for an error that the script let through.
         memory: Whether memory was the cause, as far as there is evidence.
         exit_code: What the shell would say of it.
+        likely: The likely cause, in words.
     """
 
     cause: str
     memory: bool
     exit_code: int
+    likely: str = ""
 
 
 def judge_exit(exit_code: int, log: str, *, said_memory: bool, killed_for_memory: bool) -> Crash | None:
@@ -40,9 +52,9 @@ def judge_exit(exit_code: int, log: str, *, said_memory: bool, killed_for_memory
     if number in _CRASHES:
         name = signal.Signals(number).name
         memory = killed_for_memory if number == signal.SIGKILL else _speaks_of_memory(log)
-        return Crash(name, memory, 128 + number)
+        return Crash(name, memory, 128 + number, _LIKELY[number == signal.SIGKILL, memory])
     if exit_code > 0 and said_memory:
-        return Crash("out of memory", True, exit_code)
+        return Crash("out of memory", True, exit_code, "the error above says what asked for memory")
     return None
 
 

@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memfit.errors import InvalidInput, in_one_line
+from memfit.survival.custom_loops import before_first_update
 from memfit.survival.intercepting import intercept
 from memfit.survival.scripts import after_import, run_script
 
 if TYPE_CHECKING:
     from memfit.survival.fit_call import FitCall
+
+
+class _Updated(BaseException):
+    """Leaves the script before its first optimizer update outside of `fit`."""
 
 
 class _Reached(BaseException):
@@ -42,7 +47,7 @@ def first_fit(path: str | Path, arguments: Sequence[str] = (), *, quiet: bool = 
         raise InvalidInput("There is no such script", received=str(path))
     output = io.StringIO() if quiet else sys.stdout
     try:
-        with _stopping_at_fit(), _interpreter_restored(), contextlib.redirect_stdout(output):
+        with _stopping_at_training(path), _interpreter_restored(), contextlib.redirect_stdout(output):
             run_script(path, arguments)
     except _Reached as reached:
         import keras
@@ -54,6 +59,13 @@ def first_fit(path: str | Path, arguments: Sequence[str] = (), *, quiet: bool = 
         from memfit.survival.fit_call import FitCall
 
         return FitCall(reached.model, reached.arguments)
+    except _Updated as updated:
+        raise InvalidInput(
+            f"The script trains in a loop of its own, not with fit(): it was stopped before its first optimizer "
+            f"update ({path.name}, {updated}), and nothing was trained",
+            received=str(path),
+            remedy=f"Custom loops are measured by `memfit run {path}`, not changed",
+        ) from None
     except SystemExit as end:
         if end.code not in (None, 0):
             raise InvalidInput(
@@ -71,7 +83,7 @@ def first_fit(path: str | Path, arguments: Sequence[str] = (), *, quiet: bool = 
 
 
 @contextlib.contextmanager
-def _stopping_at_fit() -> Iterator[None]:
+def _stopping_at_training(script: Path) -> Iterator[None]:
     def stop_keras(original: Any, model: Any, **arguments: Any) -> None:
         raise _Reached(model, arguments)
 
@@ -85,8 +97,13 @@ def _stopping_at_fit() -> Iterator[None]:
         install_runner(StoppingRunner())
         undo.callback(install_runner, None)
 
+    def stop_loop(line: str) -> None:
+        raise _Updated(line)
+
     def stop(keras: Any) -> None:
         undo.callback(intercept(keras.Model, "fit", stop_keras))
+        if keras.config.backend() == "tensorflow":
+            undo.callback(before_first_update(keras, script, stop_loop))
 
     with contextlib.ExitStack() as undo:
         undo.callback(after_import("keras", stop))

@@ -1,4 +1,4 @@
-"""Intercepting a script's own calls of `fit`, `evaluate` and `predict` of its Keras models."""
+"""Intercepting a script's own calls of methods of Keras: `fit`, `evaluate` and `predict` of models, updates."""
 
 import functools
 import inspect
@@ -9,33 +9,36 @@ from typing import Any
 Handler = Callable[..., Any]
 
 
-def intercept(model_class: Any, name: str, handle: Handler) -> Callable[[], None]:
-    """Lets every call of a method of Keras models go to a handler.
+def intercept(
+    owner: Any, name: str, handle: Handler, decorate: Callable[[Any], Any] = lambda function: function
+) -> Callable[[], None]:
+    """Lets every call of a method of Keras's models or optimizers go to a handler.
 
     Args:
-        model_class: `keras.Model`.
+        owner: `keras.Model` or `keras.optimizers.Optimizer`.
         name: The method's name.
-        handle: Called with Keras's own method, the model, and the other arguments by name.
+        handle: Called with Keras's own method, the object, and the other arguments by name.
+        decorate: Decorates what is put in the method's place.
 
     Returns:
         What puts the method back.
     """
-    original = getattr(model_class, name)
+    original = getattr(owner, name)
     signature = inspect.signature(original)
-    own = name in vars(model_class)
+    own = name in vars(owner)
 
     @functools.wraps(original)
-    def intercepted(model: Any, *args: Any, **kwargs: Any) -> Any:
-        arguments = signature.bind(model, *args, **kwargs).arguments
+    def intercepted(this: Any, *args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(this, *args, **kwargs).arguments
         arguments |= arguments.pop("kwargs", {})
         del arguments["self"]
-        return handle(original, model, **arguments)
+        return handle(original, this, **arguments)
 
     def restore() -> None:
         if own:
-            setattr(model_class, name, original)
+            setattr(owner, name, original)
         else:
-            delattr(model_class, name)  # `Model` inherits it from its trainer
+            delattr(owner, name)  # it is inherited, as `Model.fit` is from a trainer
 
-    setattr(model_class, name, intercepted)
+    setattr(owner, name, decorate(intercepted))
     return restore

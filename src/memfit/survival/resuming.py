@@ -23,6 +23,8 @@ from memfit.survival.skipping import SkippedSteps
 from memfit.survival.snapshots import copy_values, put_back, put_back_random_states, random_states
 from memfit.survival.supervision import Stopped, Supervision, finished_name
 from memfit.training.feeding import Feed
+from memfit.training.records.callback import RecordingCallback
+from memfit.training.records.recorder import mark_current
 
 _LOG = logging.getLogger("memfit")
 
@@ -63,7 +65,8 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
             kept_open,
             data_fingerprint,
         )
-        self._states = CallbackStates(self.callbacks)
+        # What keeps the record of the run has no state that a checkpoint could hold.
+        self._states = CallbackStates([cb for cb in self.callbacks if not isinstance(cb, RecordingCallback)])
         ended = supervision.finished(call)
         self._before = ended or supervision.unfinished(call)
         self._finished = ended is not None
@@ -221,6 +224,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
         if possible and (stopping or writer.is_due()):
             begun = time.monotonic()
             checkpoint = self._checkpoint(epoch, batch, logs)
+            mark_current("checkpoint")
             if stopping:
                 writer.save_now(checkpoint)
             else:

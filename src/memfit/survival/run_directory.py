@@ -19,7 +19,7 @@ _RECORD = "run.json"
 
 
 @dataclass(frozen=True)
-class RunRecord:
+class RunIdentity:
     """What a directory of checkpoints belongs to.
 
     Attributes:
@@ -45,9 +45,9 @@ def directory_of(script: Path, arguments: Sequence[str], beside: Path) -> Path:
     return beside / ".memfit" / f"{script.stem}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
-def _new_record(script: Path, arguments: Sequence[str], seed: int | None) -> RunRecord:
+def _new_record(script: Path, arguments: Sequence[str], seed: int | None) -> RunIdentity:
     """Describes a run that begins now."""
-    return RunRecord(
+    return RunIdentity(
         str(script.resolve()),
         hashlib.sha256(script.read_bytes()).hexdigest(),
         list(arguments),
@@ -59,7 +59,7 @@ def _new_record(script: Path, arguments: Sequence[str], seed: int | None) -> Run
 
 def open_directory(
     directory: Path, script: Path, arguments: Sequence[str], *, resume: bool, seed: int | None = None
-) -> RunRecord:
+) -> RunIdentity:
     """Prepares the directory for a run that begins, or goes on.
 
     A run that begins anew moves an unfinished one aside, to the same name with ".old".
@@ -80,7 +80,7 @@ def open_directory(
     record = _new_record(script, arguments, seed)
     try:
         if (directory / _RECORD).exists() and resume:
-            earlier = RunRecord(**json.loads((directory / _RECORD).read_text()))
+            earlier = RunIdentity(**json.loads((directory / _RECORD).read_text()))
             _check(earlier, record)
             return earlier
         if any(directory.glob("*.npz")):
@@ -139,7 +139,7 @@ class Lock:
         os.close(self._handle)
 
 
-def _check(earlier: RunRecord, now: RunRecord) -> None:
+def _check(earlier: RunIdentity, now: RunIdentity) -> None:
     changed: list[Any] = []
     if earlier.content != now.content:
         changed.append("the script has changed")

@@ -1,11 +1,19 @@
 """What a run is asked to do, and what the supervisor tells the process that it starts."""
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass
 
 POSITION = "position"  # the file of a run that says which batch is being trained
 # Seconds between two checkpoints: what a kill may cost, however cheap checkpoints are.
 _CHECKPOINT_SECONDS = 5.0
+
+CUSTOM_LOOP = -1  # stands for a call of fit() where a script trains in a loop of its own
+
+
+def record_id(run: str, call: int) -> str:
+    """Returns the id of the record of a call of fit(), the same in every process of a run."""
+    return hashlib.sha256(f"{run} {call}".encode()).hexdigest()[:6]
 
 
 @dataclass(frozen=True)
@@ -18,6 +26,7 @@ class RunSettings:
         strict: Whether a bug in memfit ends the script, instead of a warning and a training as in stock Keras.
         checkpoint_seconds: Seconds between two checkpoints at least.
         seed: What random numbers that the script does not seed are drawn from; None for a new one.
+        quiet: Whether to say only what went wrong.
     """
 
     memory: int | str | None = None
@@ -25,6 +34,7 @@ class RunSettings:
     strict: bool = False
     checkpoint_seconds: float = _CHECKPOINT_SECONDS
     seed: int | None = None
+    quiet: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +44,18 @@ class ProcessSettings(RunSettings):
     Attributes:
         seed: The seed of the run.
         directory: Where checkpoints, plans and the position are.
+        records: The folder for the records of its trainings; empty for none.
+        run: What the ids of these records are made of: the same for all processes of a run.
+        script: The script's file name, for the records.
         tighten: Whether memory ended the process before: then another plan is made, for less.
         verbose: Whether to log what is only informative.
     """
 
     seed: int
     directory: str
+    records: str = ""
+    run: str = ""
+    script: str = ""
     tighten: bool = False
     verbose: bool = False
 

@@ -14,9 +14,13 @@ from memfit.planning.does_not_fit import DoesNotFit
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.plan import Plan
 from memfit.survival.resuming import ResumingCallbacks
+from memfit.survival.settings import record_id
+from memfit.survival.stream_teller import StreamTeller
 from memfit.survival.supervision import Supervision
 from memfit.training.feeding import Feed, feed
+from memfit.training.records.opening import Place
 from memfit.training.running import MakePlan, stock_runner
+from memfit.training.telling import Teller
 
 _TIGHTER = 0.8  # of what the plan that ran out had predicted
 
@@ -37,10 +41,25 @@ class SupervisedRunner:
         self.strict = supervision.settings.strict
         self._keras_fit = keras_fit or keras.Model.fit
         self._call = -1  # number of the fit() in the script
+        self._is_known = False  # whether an earlier process has told its plan
 
     def begin(self, model: keras.Model, arguments: Mapping[str, Any]) -> None:
         """Counts the calls of fit()."""
         self._call += 1
+        self._is_known = False
+
+    def place(self) -> Place | None:
+        """Returns where the record of this call goes, the same in every process; None for a call that had ended."""
+        settings = self.supervision.settings
+        if not settings.records or self.supervision.has_finished(self._call):
+            return None
+        identity = record_id(settings.run, self._call)
+        return Place(Path(settings.records), identity, "memfit run", settings.script, self._call)
+
+    def teller(self, arguments: Mapping[str, Any]) -> Teller:
+        """Returns one for the error stream; silent where an earlier process has told the same."""
+        settings = self.supervision.settings
+        return StreamTeller(quiet=settings.quiet or self._is_known)
 
     def plan(self, model: keras.Model, memory: int | str | None, make: MakePlan) -> Plan:
         """Returns the plan that an earlier process followed; a tighter one where memory ended that process.
@@ -51,12 +70,15 @@ class SupervisedRunner:
         before = self._plan_before(model)
         if before is None:
             return make(memory)
+        self._is_known = True
         if not supervision.settings.tighten or supervision.has_finished(self._call):
             return before
         try:
-            return make(int(_TIGHTER * min(before.memory, before.predicted)))
+            tighter = make(int(_TIGHTER * min(before.memory, before.predicted)))
         except DoesNotFit:
             return before
+        self._is_known = False
+        return tighter
 
     def fit(
         self, model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None, data_fingerprint: int

@@ -16,10 +16,15 @@ from typing import Any
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.sizes import Size
+from memfit.survival.checkpoints import find_position
 from memfit.survival.child_process import OUTCOME, SETTINGS
 from memfit.survival.crashes import Crash, count_kernel_kills, explain_crash, judge_exit
-from memfit.survival.run_directory import Lock, RunRecord, directory_of, has_checkpoint, open_directory
+from memfit.survival.run_directory import Lock, RunIdentity, directory_of, has_checkpoint, open_directory
+from memfit.survival.run_records import RunRecords
 from memfit.survival.settings import POSITION, ProcessSettings, RunSettings
+from memfit.survival.supervision import read_position
+from memfit.training.records.files import records_folder
+from memfit.training.records.record import RunRecord
 
 # A death further on is progress; this many without any, and the cause is where it stands.
 _ATTEMPTS = 3
@@ -34,6 +39,7 @@ def supervise(
     *,
     resume: bool = False,
     tell: Callable[[str], None] = lambda line: None,
+    report: Callable[[Sequence[tuple[Path, RunRecord]]], None] = lambda records: None,
 ) -> int:
     """Runs a training script to its end, however often its process dies.
 
@@ -43,6 +49,7 @@ def supervise(
         settings: What to do with it.
         resume: Whether to go on where an earlier run was stopped.
         tell: Takes what there is to say, a line at a time.
+        report: Takes the records of what was trained, with their files, at the end.
 
     Returns:
         The script's exit code; 128 and the signal's number where a signal ended it.
@@ -61,8 +68,9 @@ def supervise(
     try:
         if resume and not has_checkpoint(directory):
             tell("There is no checkpoint of this script with these arguments: it starts from the beginning.")
-        record = open_directory(directory, script, arguments, resume=resume, seed=settings.seed)
-        return _Run(script, list(arguments), directory, record, tell).run_to_end(settings)
+        identity = open_directory(directory, script, arguments, resume=resume, seed=settings.seed)
+        run = _Run(script, list(arguments), directory, identity, tell, report)
+        return run.run_to_end(settings)
     finally:
         lock.release()
         with contextlib.suppress(OSError):  # not empty: other runs have theirs there
@@ -77,16 +85,30 @@ class _Run:
         script: Path,
         arguments: list[str],
         directory: Path,
-        record: RunRecord,
+        identity: RunIdentity,
         tell: Callable[[str], None],
+        report: Callable[[Sequence[tuple[Path, RunRecord]]], None],
     ) -> None:
         self._script, self._arguments, self._directory = script, arguments, directory
-        self._record, self._tell = record, tell
+        self._identity, self._tell, self._report = identity, tell, report
+        # Without a folder to keep them, records are there for the report at the end, and go with the directory.
+        self._record_folder = (records_folder() or directory / "records").resolve()
+        self._run = f"{identity.begun} {directory.resolve()}"
+        self._records = RunRecords(self._record_folder, self._run)
+        self._restarts = 0
         self._child: subprocess.Popen[bytes] | None = None
         self._asked: int | None = None
         self._log = bytearray()
 
     def run_to_end(self, settings: RunSettings) -> int:
+        """Runs the script to its end, and reports."""
+        code = self._run_to_end(settings)
+        self._report(self._records.read())
+        if code == 0:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        return code
+
+    def _run_to_end(self, settings: RunSettings) -> int:
         """Starts the script until it ends by itself, is asked to end, or dies without getting further."""
         furthest: tuple[int, int, int] | None = None
         attempts, tighten = 0, False
@@ -95,7 +117,6 @@ class _Run:
                 kills = count_kernel_kills()
                 code = self._run_once(settings, tighten=tighten)
                 if code == 0:
-                    shutil.rmtree(self._directory, ignore_errors=True)
                     return 0
                 if self._asked is not None:
                     return self._stop(128 + self._asked)
@@ -106,14 +127,14 @@ class _Run:
                 if crash is None:
                     ended = 128 - code if code < 0 else code
                     return self._stop(ended) if ended - 128 in _REQUESTS else ended
-                position = _position(self._directory)
+                position = read_position(self._directory)
                 further = position is not None and (furthest is None or position > furthest)
                 attempts = 1 if further else attempts + 1
                 furthest = max(filter(None, (position, furthest)), default=None)
-                if attempts >= _ATTEMPTS:
+                if attempts >= _ATTEMPTS or (crash.memory and self._records.has_custom_loop()):
                     return self._give_up(crash, position, log)
                 tighten = crash.memory
-                self._tell(f"{crash.cause} {_where(position)}. " + _next(crash))
+                self._start_again(crash, position)
 
     def _run_once(self, settings: RunSettings, *, tighten: bool) -> int:
         """Runs the script in a process, and returns its exit code."""
@@ -121,13 +142,16 @@ class _Run:
             (self._directory / name).unlink(missing_ok=True)
         self._log.clear()
         told = ProcessSettings(
-            **{**asdict(settings), "seed": self._record.seed},
+            **{**asdict(settings), "seed": self._identity.seed},
             directory=str(self._directory.resolve()),
+            records=str(self._record_folder),
+            run=self._run,
+            script=self._script.name,
             tighten=tighten,
             verbose=sys.stderr.isatty(),
         )
         # One order of sets and dicts of text in all processes of the run.
-        hashes = os.environ.get("PYTHONHASHSEED", str(self._record.seed))
+        hashes = os.environ.get("PYTHONHASHSEED", str(self._identity.seed))
         environment = {**os.environ, SETTINGS: told.to_json(), "PYTHONHASHSEED": hashes}
         reading, writing = _stream()
         self._child = subprocess.Popen(
@@ -186,8 +210,25 @@ class _Run:
     def _command(self) -> str:
         return " ".join(["memfit run --resume", str(self._script), *self._arguments])
 
+    def _start_again(self, crash: Crash, position: tuple[int, int, int] | None) -> None:
+        """Says what ended the process, and where the next one goes on."""
+        self._restarts += 1
+        self._tell_death(crash, f"{crash.cause} {_where(position)}", restarts=True)
+        plan = " with a plan for less memory" if crash.memory else ""
+        self._tell(f"restart {self._restarts}{plan}: goes on {_from(find_position(self._directory))}")
+
+    def _tell_death(self, crash: Crash, death: str, *, restarts: bool) -> None:
+        self._tell(death)
+        self._tell(f"likely cause: {crash.likely}")
+        self._records.note_death(f"{death}. Likely cause: {crash.likely}.", restarts=restarts)
+
     def _give_up(self, crash: Crash, position: tuple[int, int, int] | None, log: str) -> int:
-        self._tell(f"{crash.cause} {_where(position)}, {_ATTEMPTS} times without getting further.")
+        loop = crash.memory and self._records.has_custom_loop()
+        how_often = (
+            "in a loop that memfit cannot change" if loop else f"{_ATTEMPTS} times without getting further"
+        )
+        where = "" if loop else f"{_where(position)}, "
+        self._tell_death(crash, f"{crash.cause} {where}{how_often}", restarts=False)
         for line in repr(explain_crash(crash, log)).splitlines():
             self._tell(line)
         if has_checkpoint(self._directory):
@@ -204,12 +245,6 @@ def _stream() -> tuple[int, int]:
     return reading, writing
 
 
-def _position(directory: Path) -> tuple[int, int, int] | None:
-    from memfit.survival.supervision import read_position
-
-    return read_position(directory)
-
-
 def _where(position: tuple[int, int, int] | None) -> str:
     if position is None:
         return "before the training began"
@@ -218,5 +253,10 @@ def _where(position: tuple[int, int, int] | None) -> str:
     return f"in fit() {call + 1}, {place}" if call else f"in {place}"
 
 
-def _next(crash: Crash) -> str:
-    return "Starting again with a tighter plan." if crash.memory else "Starting again."
+def _from(position: tuple[int, int, int] | None) -> str:
+    """Says where a new process goes on."""
+    if position is None:
+        return "from the beginning, as there was no checkpoint yet"
+    call, epoch, batch = position
+    place = f"after batch {batch} of epoch {epoch + 1}" if batch else f"at the beginning of epoch {epoch + 1}"
+    return f"{place} of fit() {call + 1}" if call else place

@@ -10,9 +10,8 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.layer_names import layer_names, with_names_of
 from memfit.planning.plan import Plan
-from memfit.steps.installing import why_step_is_fixed
+from memfit.steps.installing import why_not_micro_batches, why_step_is_fixed
 from memfit.steps.micro_batches.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
-from memfit.steps.micro_batches.applicability import why_not_micro_batches
 
 
 def check_plan(model: keras.Model, plan: Plan) -> None:
@@ -48,8 +47,6 @@ def check_losses(model: keras.Model, plan: Plan, data: Any) -> tuple[str, ...]:
     """Refuses micro-batches under an exact plan where a loss that the user wrote does not add up from them.
 
     Args:
-        model: A compiled model.
-        plan: A plan for it.
         data: Some samples, or None where none can be had.
 
     Returns:

@@ -50,16 +50,11 @@ def look_ahead(x: Any) -> tuple[Any, FirstBatch | None]:
 def batch_size_of(x: Any, batch_size: int | None, first: FirstBatch | None = None) -> int:
     """The samples in a batch: what the user says, or what the data itself yields.
 
-    Args:
-        x: The inputs.
-        batch_size: What the user says.
-        first: The first batch, where it is known.
-
     Raises:
         CannotTell: If only the first batch could tell.
     """
     if first is not None:
-        return int(np.shape(next(leaf for leaf in keras.tree.flatten(first.batch) if leaf is not None))[0])
+        return count_samples(first.batch)
     if not keras_data.batches_itself(x):
         return _KERAS_DEFAULT if batch_size is None else batch_size
     known = dataset_batch_size(x) if keras_data.is_dataset(x) else None
@@ -70,6 +65,12 @@ def batch_size_of(x: Any, batch_size: int | None, first: FirstBatch | None = Non
         received="a tf.data.Dataset" if keras_data.is_dataset(x) else type(x).__name__,
         remedy="Make a plan with memfit.plan(model, batch_size=..., memory=...) and give it as plan=",
     )
+
+
+def count_samples(batch: Any) -> int:
+    """Counts the samples in a batch."""
+    leaf = next(leaf for leaf in keras.tree.flatten(batch) if leaf is not None)
+    return int((leaf.shape if hasattr(leaf, "shape") else np.shape(leaf))[0])
 
 
 def first_samples(x: Any, y: Any, sample_weight: Any, first: FirstBatch | None) -> Any:

@@ -6,7 +6,8 @@ from typing import Any
 import keras
 
 from memfit.errors import InvalidInput
-from memfit.steps.installing import check_model, check_size, is_custom
+from memfit.steps.installing import check_model, is_custom
+from memfit.steps.recipe import check_size
 from memfit.training.batches import check_not_empty
 from memfit.training.guard.events import Event, Journal
 from memfit.training.guard.guarding import guarded_evaluation
@@ -42,14 +43,12 @@ def evaluate(
     """
     check_model(model)
     check_not_empty(x)
-    if micro_batch is not None:
-        check_size("micro_batch", micro_batch)
-        if is_custom(model, "test_step"):
-            raise InvalidInput(
-                "A batch cannot be evaluated in parts by a custom test_step: only that method knows how its "
-                "losses add up",
-                remedy="Leave micro_batch out, and give smaller batches",
-            )
+    check_size("micro_batch", micro_batch)
+    if micro_batch is not None and is_custom(model, "test_step"):
+        raise InvalidInput(
+            "A custom test_step cannot evaluate a batch in parts: only it knows how its losses add up",
+            remedy="Leave micro_batch out, and give smaller batches",
+        )
     with guarded_evaluation(model, micro_batch, Journal(events)) if model.compiled else nullcontext():
         return model.evaluate(
             x=x,

@@ -14,9 +14,9 @@ import keras
 import numpy as np
 
 from memfit.compat import keras_data, tf_datasets, tf_runtime
+from memfit.compat.tf_datasets import PYTHON_OPS, RANDOM_OPS
 from memfit.data.peeking import keep_random_numbers
-from memfit.data.pipeline import Pipeline, pipeline_of
-from memfit.data.random_ops import PYTHON_OPS, RANDOM_OPS
+from memfit.data.pipeline import pipeline_of
 from memfit.errors import InvalidInput
 
 # Ops that move a variable on, such as a Keras layer's seed: a pass that is skipped would not have moved it.
@@ -70,7 +70,8 @@ def feed(
     """Says how the data given to `fit` can be gone back to; nothing is read but a PyDataset's first batch."""
     pipeline = pipeline_of(x)
     if pipeline is not None:
-        return Feed(opener=_pipeline_opener(pipeline))
+        begun = pipeline.order.position.epoch
+        return Feed(opener=lambda epoch, batch: iter(pipeline.resume(begun + epoch, batch)))
     if not keras_data.batches_itself(x):
         if shuffle and tf_runtime.global_seed() is None:
             return Feed("Keras shuffles the arrays and no seed is set (keras.utils.set_random_seed)")
@@ -104,15 +105,6 @@ def fingerprint_data(*data: Any) -> int:
                 repr((leaf.shape, leaf.dtype)).encode() + leaf[rows].tobytes(), fingerprint
             )
     return fingerprint
-
-
-def _pipeline_opener(pipeline: Pipeline) -> Callable[[int, int], Any]:
-    begun = pipeline.order.position.epoch
-
-    def open_at(epoch: int, batch: int) -> Any:
-        return iter(pipeline.resume(begun + epoch, batch))
-
-    return open_at
 
 
 def _why_not_py_dataset(data: Any, shuffle: Any) -> str:

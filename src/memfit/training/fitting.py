@@ -6,11 +6,11 @@ from typing import Any
 
 import keras
 
-from memfit.budgets.one_region import take_one_region
-from memfit.budgets.peaks import PeakMeter, device_name
+from memfit.budgets.peaks import PeakMeter, device_name, take_one_region
 from memfit.compat import keras_data
 from memfit.data.peeking import FirstBatch
 from memfit.errors import InvalidInput
+from memfit.estimation.recording.recording import STEPS
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
 from memfit.steps.host_arrays import on_host
@@ -25,6 +25,7 @@ from memfit.training.guard.reading import reopenable
 from memfit.training.judging import judge
 from memfit.training.monitoring.monitoring import find_record
 from memfit.training.plan_choice import choose_plan
+from memfit.training.recorded_call import RecordedCall
 from memfit.training.run import Run
 from memfit.training.running import current_runner
 
@@ -96,13 +97,16 @@ def fit(
     _check_arguments(x, memory, plan)
     # A plan that the user made is a promise: tightening goes no farther than it does.
     allowed = Fidelity.read(allow) if plan is None else plan.fidelity
-    arguments["x"], first = look_ahead(x)
     journal = Journal()
-    if plan is None and model.compiled:  # Keras says best that a model is not compiled
-        plan = choose_plan(model, arguments, first, memory, allow, journal)
-    if plan is not None:
-        plan = _prepare(model, plan, arguments, first, journal)
-    return _train(model, arguments, plan, allowed, journal)
+    planned = plan is not None
+    with RecordedCall(model, arguments, memory, str(allowed), journal, planned_before=planned) as call:
+        arguments["x"], first = look_ahead(x)
+        if plan is None and model.compiled:  # Keras says best that a model is not compiled
+            plan = choose_plan(model, arguments, first, memory, allow, journal)
+        if plan is not None:
+            plan = _prepare(model, plan, arguments, first, journal)
+        call.begin(plan)
+        return _train(model, arguments, plan, allowed, journal, call)
 
 
 def _check_arguments(x: Any, memory: int | str | None, plan: Plan | None) -> None:
@@ -131,7 +135,12 @@ def _prepare(
 
 
 def _train(
-    model: keras.Model, arguments: dict[str, Any], plan: Plan | None, allowed: Fidelity, journal: Journal
+    model: keras.Model,
+    arguments: dict[str, Any],
+    plan: Plan | None,
+    allowed: Fidelity,
+    journal: Journal,
+    call: RecordedCall,
 ) -> keras.callbacks.History:
     """Trains as a plan says, under guard; returns Keras's history, with the `Run`."""
     recipe = Recipe() if plan is None else plan.recipe
@@ -150,25 +159,30 @@ def _train(
                 journal,
                 *reopenable(arguments),
                 host,
-                after_first=partial(_note_prediction, plan, meter, journal),
+                after_batch=partial(_note_prediction, plan, meter, journal),
             )
             if model.compiled
             else nullcontext(),
+            call.listening(arguments) as listened,
         ):
-            history = current_runner().fit(model, arguments, plan, mark)
+            history = current_runner().fit(model, listened, plan, mark)
     history.memory = Run(
         plan=plan,
         predicted=None if plan is None else plan.predicted,
         measured=meter.peak or None,
         events=tuple(journal.events),
         monitored=find_record(arguments["callbacks"]),
+        record=call.file,
     )
     return history
 
 
-def _note_prediction(plan: Plan | None, meter: PeakMeter, journal: Journal) -> None:
-    """Notes after the first step that the plan is too tight or too loose for this device, if it is."""
-    says = None if plan is None else judge(plan, meter.so_far())
+def _note_prediction(plan: Plan | None, meter: PeakMeter, journal: Journal, batch: int) -> None:
+    """Notes, once, that the plan is too tight or too loose for this device, if it is."""
+    # A prediction is the largest peak of some steps: the first takes less, its optimizer keeps nothing yet.
+    if plan is None or batch != STEPS:
+        return
+    says = judge(plan, meter.so_far())
     if says is not None:
         journal.note(says)
         log.warning("%s", says)

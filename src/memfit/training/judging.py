@@ -1,4 +1,4 @@
-"""Whether a plan turned out as predicted, once a step has run on the device."""
+"""Whether a plan turned out as predicted, once some steps have run on the device."""
 
 from memfit.planning.plan import Plan
 from memfit.sizes import Size
@@ -10,7 +10,6 @@ def judge(plan: Plan, measured: int) -> str | None:
     What was measured corrects what was predicted for stock Keras: both are off by the same part.
 
     Args:
-        plan: The plan that was followed.
         measured: The peak on the device, in bytes.
     """
     if plan.is_bound or not (plan.predicted and measured):
@@ -22,7 +21,7 @@ def judge(plan: Plan, measured: int) -> str | None:
         return f"The plan is too tight: {told}. Make it with memory={str(less).replace(' ', '')!r} instead."
     margin = plan.margin / plan.predicted
     stock = Size(int(off * plan.stock))
-    if not plan.changes_nothing and stock * (1 + margin) <= plan.memory:
+    if not plan.recipe.is_stock and stock * (1 + margin) <= plan.memory:
         more = Size(int(plan.memory / off))
         return (
             f"The plan is too loose: {told}. Stock Keras would take about {stock} of {plan.memory}: "

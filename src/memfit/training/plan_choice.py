@@ -33,14 +33,6 @@ def choose_plan(
     A bug in memfit must not keep a model from training, nor stay hidden: it is a warning for users, and an error
     in tests, under `memfit run --strict`, and where a memory was asked for.
 
-    Args:
-        model: A compiled model.
-        arguments: Keras's arguments.
-        first: The first batch, where it is known.
-        memory: What training may take; None for what is free.
-        allow: The most that the plan may change.
-        journal: Where it is noted that there is no plan.
-
     Raises:
         DoesNotFit: If no allowed plan fits.
         InvalidInput: If an argument is invalid.
@@ -50,7 +42,8 @@ def choose_plan(
     """
     runner = current_runner()
     try:
-        return runner.plan(model, memory, lambda room: _make_plan(model, arguments, first, room, allow))
+        with runner.teller(arguments).progress():
+            return runner.plan(model, memory, lambda room: _make_plan(model, arguments, first, room, allow))
     except _UNPLANNABLE as error:
         # A script under `memfit run` knows nothing of memfit, and could not tell it more.
         if memory is not None and not runner.restarts:

@@ -11,11 +11,12 @@ import numpy as np
 
 from memfit.compat import keras_data
 from memfit.errors import InvalidInput
-from memfit.steps.installing import check_model, check_size
+from memfit.steps.installing import check_model
+from memfit.steps.recipe import check_size
 from memfit.training.batches import check_not_empty
+from memfit.training.guard.evaluation import cut
 from memfit.training.guard.events import Event, Journal
 from memfit.training.guard.guarding import guarded_prediction
-from memfit.training.guard.prediction import parts
 from memfit.training.npy_files import NpyFile
 
 
@@ -49,13 +50,12 @@ def predict(
     """
     check_model(model)
     check_not_empty(x)
-    if micro_batch is not None:
-        check_size("micro_batch", micro_batch)
+    check_size("micro_batch", micro_batch)
     with guarded_prediction(model, Journal(events)):
         if out is None and micro_batch is None:
             return model.predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
         batches = _predict_batches(model, x, batch_size, verbose, steps, callbacks, micro_batch)
-        return _gather(batches) if out is None else _stream(model, batches, _npy_path(out))
+        return _concatenate(list(batches)) if out is None else _stream(model, batches, _npy_path(out))
 
 
 def _npy_path(out: str | PathLike[str]) -> Path:
@@ -94,7 +94,7 @@ def _predict_batches(
         for begin_step, end_step, batches in iterator:
             callbacks.on_predict_batch_begin(begin_step)
             data = keras_data.next_batches(model, batches)
-            pieces = [part for batch in data for part in parts(batch, micro_batch)]
+            pieces = [part for batch in data for part in cut(batch, micro_batch)]
             outputs = _concatenate([_to_numpy(model.predict_function([part])) for part in pieces])
             callbacks.on_predict_batch_end(end_step, {"outputs": outputs})
             yield outputs
@@ -111,10 +111,6 @@ def _concatenate(parts: list[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
     return keras.tree.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
-
-
-def _gather(batches: Iterator[Any]) -> Any:
-    return _concatenate(list(batches))
 
 
 def _stream(model: keras.Model, batches: Iterator[Any], path: Path) -> Any:

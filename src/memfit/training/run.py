@@ -1,8 +1,10 @@
 """The record of a training: the plan, the predicted and the measured peak, and what happened."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from memfit.showing import Shown
 from memfit.sizes import Size
 from memfit.tables import table
 from memfit.training.guard.events import Event
@@ -10,7 +12,7 @@ from memfit.training.monitoring.record import MemoryRecord
 
 
 @dataclass(frozen=True, repr=False)
-class Run:
+class Run(Shown):
     """What a call of `fit` did with the memory; `History.memory`.
 
     Attributes:
@@ -20,6 +22,7 @@ class Run:
             (a CPU outside of an arena).
         events: What happened on the way, in order; each prints as a sentence.
         monitored: The record of a `MemoryMonitor` among the callbacks, or None.
+        record: The file of the run's record, from which reports are made; None where records are turned off.
     """
 
     plan: Any = None
@@ -27,6 +30,7 @@ class Run:
     measured: Size | None = None
     events: tuple[Event, ...] = ()
     monitored: MemoryRecord | None = None
+    record: Path | None = None
 
     def __repr__(self) -> str:
         rows: list[list[object]] = [
@@ -44,4 +48,5 @@ class Run:
             "measured": None if self.measured is None else int(self.measured),
             "events": [event.to_json() for event in self.events],
             "monitored": None if self.monitored is None else self.monitored.to_json(),
+            "record": None if self.record is None else str(self.record),
         }

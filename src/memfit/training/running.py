@@ -7,6 +7,8 @@ from typing import Any, Protocol
 import keras
 
 from memfit.planning.plan import Plan
+from memfit.training.records.opening import Place, new_place
+from memfit.training.telling import KerasTeller, Teller
 
 MakePlan = Callable[[int | str | None], Plan]
 
@@ -25,6 +27,12 @@ class Runner(Protocol):
 
     def begin(self, model: keras.Model, arguments: Mapping[str, Any]) -> None:
         """Hears of a call of `fit` before anything of it happens."""
+
+    def place(self) -> Place | None:
+        """Returns where the record of the training goes; None where none is kept."""
+
+    def teller(self, arguments: Mapping[str, Any]) -> Teller:
+        """Returns who tells a person what is planned for a call of `fit`."""
 
     def plan(self, model: keras.Model, memory: int | str | None, make: MakePlan) -> Plan:
         """Returns the plan for a model: what `make` makes of a memory, or one that is known already."""
@@ -50,6 +58,14 @@ class StockRunner:
 
     def begin(self, model: keras.Model, arguments: Mapping[str, Any]) -> None:
         """Does nothing."""
+
+    def place(self) -> Place | None:
+        """Returns a new place in the user's folder."""
+        return new_place()
+
+    def teller(self, arguments: Mapping[str, Any]) -> Teller:
+        """Returns one that tells as Keras does."""
+        return KerasTeller(arguments["verbose"])
 
     def plan(self, model: keras.Model, memory: int | str | None, make: MakePlan) -> Plan:
         """Makes a plan for the memory."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 STEPS = 3
+_Network: TypeAlias = tuple[Any, Any, Any, int]  # inputs, outputs, optimizer, batch size
 
 
 @dataclass(frozen=True)
@@ -23,29 +24,27 @@ def build(name: str) -> Training:
     import numpy as np
 
     keras.utils.set_random_seed(7)
-    model, batch_size = NETWORKS[name]()
+    inputs, outputs, optimizer, batch_size = NETWORKS[name](keras)
+    model = keras.Model(inputs, outputs)
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     random = np.random.default_rng(7)
-    shape = (STEPS * batch_size, *model.inputs[0].shape[1:])
-    whole = "int" in str(model.inputs[0].dtype)
+    shape = (STEPS * batch_size, *inputs.shape[1:])
+    whole = "int" in str(inputs.dtype)
     x = random.integers(0, 1000, shape) if whole else random.normal(size=shape).astype("float32")
     return Training(model, x, random.integers(0, 10, STEPS * batch_size), batch_size)
 
 
-def _convolutions() -> tuple[Any, int]:
-    import keras
-
+def _convolutions(keras: Any) -> _Network:
     layers = keras.layers
     inputs = x = keras.Input((32, 32, 3))
     for filters in (32, 32, 64, 64):
         x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
         x = layers.ReLU()(layers.BatchNormalization()(x))
     x = layers.Dropout(0.3)(layers.GlobalAveragePooling2D()(x))
-    return _compiled(inputs, layers.Dense(10)(x), keras.optimizers.SGD(0.01, momentum=0.9)), 64
+    return inputs, layers.Dense(10)(x), keras.optimizers.SGD(0.01, momentum=0.9), 64
 
 
-def _transformer() -> tuple[Any, int]:
-    import keras
-
+def _transformer(keras: Any) -> _Network:
     layers = keras.layers
     inputs = keras.Input((96,), dtype="int32")
     x = layers.Embedding(1000, 128)(inputs)
@@ -54,38 +53,26 @@ def _transformer() -> tuple[Any, int]:
         inner = layers.Dense(128)(layers.Dense(512, "gelu")(x))
         x = layers.LayerNormalization()(x + layers.Dropout(0.1)(inner))
     outputs = layers.Dense(10)(layers.GlobalAveragePooling1D()(x))
-    return _compiled(inputs, outputs, keras.optimizers.SGD(0.05, momentum=0.9)), 48
+    return inputs, outputs, keras.optimizers.SGD(0.05, momentum=0.9), 48
 
 
-def _recurrent() -> tuple[Any, int]:
-    import keras
-
+def _recurrent(keras: Any) -> _Network:
     layers = keras.layers
     inputs = keras.Input((48,), dtype="int32")
     x = layers.Embedding(1000, 64, mask_zero=True)(inputs)
     x = layers.LSTM(96)(layers.LSTM(96, return_sequences=True)(x))
-    return _compiled(inputs, layers.Dense(10)(x), keras.optimizers.Adam(1e-3)), 64
+    return inputs, layers.Dense(10)(x), keras.optimizers.Adam(1e-3), 64
 
 
-def _dense() -> tuple[Any, int]:
-    import keras
-
+def _dense(keras: Any) -> _Network:
     layers = keras.layers
     inputs = x = keras.Input((1024,))
     for _ in range(3):
         x = layers.Dropout(0.2)(layers.Dense(1024, "relu")(x))
-    return _compiled(inputs, layers.Dense(10)(x), keras.optimizers.AdamW(1e-3)), 512
+    return inputs, layers.Dense(10)(x), keras.optimizers.AdamW(1e-3), 512
 
 
-def _compiled(inputs: Any, outputs: Any, optimizer: Any) -> Any:
-    import keras
-
-    model = keras.Model(inputs, outputs)
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
-
-
-NETWORKS: dict[str, Callable[[], tuple[Any, int]]] = {
+NETWORKS: dict[str, Callable[[Any], _Network]] = {
     "convolutions": _convolutions,
     "transformer": _transformer,
     "recurrent": _recurrent,

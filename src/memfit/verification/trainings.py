@@ -9,6 +9,7 @@ from memfit.verification.networks import STEPS, build
 _PEAK_STEPS = 8
 _ROUNDS = 3
 _TIMES = 10  # how often the samples are trained in a round whose time is taken
+_ONE_EPOCH: dict[str, Any] = {"epochs": 1, "shuffle": False, "verbose": 0}
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,7 @@ def predict(names: list[str]) -> dict[str, Predicted]:
     predicted = {}
     for name in names:
         training = build(name)
-        data = (training.x, training.y)
-        estimate = make_estimate(training.model, training.batch_size, data=data)
+        estimate = make_estimate(training.model, training.batch_size, data=(training.x, training.y))
         needed = int(estimate.prediction.needed)
         half = int(estimate.needed) - int(estimate.breakdown["activations"]) // 2
         predicted[name] = Predicted(int(estimate.peak), needed, half, estimate.source)
@@ -82,25 +82,23 @@ def train_stock(name: str) -> Trained:
     return Trained(history.history["loss"][-1], _variables(training.model))
 
 
-def train_planned(name: str, memory: int) -> Trained:
+def train_planned(name: str, memory: int | str) -> Trained:
     """Trains with an exact plan for so much memory."""
     from memfit.planning.planning import plan as make_plan
+    from memfit.training.fitting import fit
 
     _compute_alike()
     training = build(name)
     data = (training.x, training.y)
     plan = make_plan(training.model, training.batch_size, memory=memory, allow="exact", data=data)
-    return _train(training, plan)
+    history = fit(training.model, training.x, training.y, plan=plan, **_ONE_EPOCH)
+    shortages = tuple(str(event) for event in history.memory.events if event.phase)
+    return Trained(history.history["loss"][-1], _variables(training.model), str(plan.recipe), shortages)
 
 
 def train_unplanned(name: str) -> Trained:
     """Trains as if all of it would fit, whatever there is: the guard has to help where it does not."""
-    from memfit.planning.planning import plan as make_plan
-
-    _compute_alike()
-    training = build(name)
-    plan = make_plan(training.model, training.batch_size, memory="1TiB", allow="exact")
-    return _train(training, plan)
+    return train_planned(name, "1TiB")
 
 
 def measure_speed(name: str) -> tuple[float, float]:
@@ -126,9 +124,6 @@ def measure_speed(name: str) -> tuple[float, float]:
     return min(seconds[0]), min(seconds[1])
 
 
-_ONE_EPOCH: dict[str, Any] = {"epochs": 1, "shuffle": False, "verbose": 0}
-
-
 def _compute_alike() -> None:
     """Lets sums be the same to the last bit: a GPU's kernels add up in any order, and so does a graph optimiser.
 
@@ -139,14 +134,6 @@ def _compute_alike() -> None:
 
     tf.config.experimental.enable_op_determinism()
     tf.config.optimizer.set_experimental_options({"dependency_optimization": False})
-
-
-def _train(training: Any, plan: Any) -> Trained:
-    from memfit.training.fitting import fit
-
-    history = fit(training.model, training.x, training.y, plan=plan, **_ONE_EPOCH)
-    shortages = tuple(str(event) for event in history.memory.events if event.phase)
-    return Trained(history.history["loss"][-1], _variables(training.model), str(plan.recipe), shortages)
 
 
 def _variables(model: Any) -> tuple[tuple[str, Any], ...]:

@@ -3,8 +3,7 @@
 import logging
 import platform
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from memfit.budgets.budget import budget
@@ -43,15 +42,9 @@ class Verification:
         ]
         count = sum(check.passed for check in self.checks)
         head = ["", "promise", "training", "expected", "measured"]
-        return "\n".join(
-            [
-                f"memfit {self.versions['memfit']} on {self.device}",
-                "",
-                table(rows, head=head),
-                "",
-                f"{count} of {len(self.checks)} hold ({self.seconds:.0f} s)",
-            ]
-        )
+        title = f"memfit {self.versions['memfit']} on {self.device}"
+        verdict = f"{count} of {len(self.checks)} hold ({self.seconds:.0f} s)"
+        return f"{title}\n\n{table(rows, head=head)}\n\n{verdict}"
 
     def to_json(self) -> dict[str, Any]:
         """Returns everything as plain data, for a bug report."""
@@ -60,28 +53,21 @@ class Verification:
             "device": self.device,
             "versions": self.versions,
             "seconds": round(self.seconds, 1),
-            "checks": [check.to_json() for check in self.checks],
+            "checks": [asdict(check) for check in self.checks],
         }
 
 
-def verify(checks: Iterable[Check] | None = None) -> Verification:
-    """Tries on this machine what memfit promises: its predictions, exact plans, recovery and speed.
-
-    Args:
-        checks: What to run; all of them unless told.
-    """
+def verify() -> Verification:
+    """Tries on this machine what memfit promises: its predictions, exact plans, recovery and speed."""
     begin = time.monotonic()
     memory = budget().devices
-    done = []
+    device = f"this CPU ({platform.machine()}), in an arena"
+    if memory:
+        device = f"{memory[0].name} ({memory[0].total})"
+    checks = []
     _log.info("predicting four small trainings")
-    for check in run_checks() if checks is None else checks:
+    for check in run_checks():
         _log.info("%s (%s): %s", check.name, check.of, "pass" if check.passed else "FAIL")
-        done.append(check)
-    return Verification(
-        tuple(done),
-        f"{memory[0].name} ({memory[0].total})"
-        if memory
-        else f"this CPU ({platform.machine()}), in an arena",
-        {**read_versions(), "system": platform.platform()},
-        time.monotonic() - begin,
-    )
+        checks.append(check)
+    versions = {**read_versions(), "system": platform.platform()}
+    return Verification(tuple(checks), device, versions, time.monotonic() - begin)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from memfit.showing import Shown
 from memfit.tables import table
 
 
@@ -29,16 +30,18 @@ class Finding:
 
 
 @dataclass(frozen=True, repr=False)
-class Findings:
+class Findings(Shown):
     """What is worth changing in one or more datasets; empty is good.
 
     Attributes:
         findings: The findings.
         datasets: The number of datasets that were read.
+        names: What they are called, such as "validation data"; empty for their numbers.
     """
 
     findings: tuple[Finding, ...]
     datasets: int = 1
+    names: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)
@@ -51,20 +54,19 @@ class Findings:
 
     def __repr__(self) -> str:
         if not self.findings:
-            return (
-                "Nothing to change in the pipeline."
-                if self.datasets == 1
-                else "Nothing to change in the pipelines."
-            )
+            return f"Nothing to change in the {'pipeline' if self.datasets == 1 else 'pipelines'}."
         lines = []
         for finding in self.findings:
             place = f"stage {finding.where}" if finding.where else "the whole pipeline"
-            prefix = f"dataset {finding.dataset}, " if self.datasets > 1 else ""
+            prefix = f"{self._name(finding)}, " if self.datasets > 1 or self.names else ""
             rows = [["at", prefix + place], ["stake", finding.stake], ["fix", finding.fix]]
             block = "\n".join("  " + line for line in table(rows).splitlines())
             lines.append(f"{finding.rule}: {finding.what}\n{block}")
         return "\n".join(lines)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Returns the findings as plain data."""
-        return [asdict(finding) for finding in self.findings]
+        """Returns the findings as plain data, each with the name of its dataset."""
+        return [{**asdict(finding), "name": self._name(finding)} for finding in self.findings]
+
+    def _name(self, finding: Finding) -> str:
+        return self.names[finding.dataset - 1] if self.names else f"dataset {finding.dataset}"

@@ -5,11 +5,13 @@ import os
 from dataclasses import replace
 from typing import Any
 
+import tensorflow as tf
+
 from memfit.budgets.budget import budget
 from memfit.compat.tf_datasets import idle_conversions, inputs_of, is_device_copy
 from memfit.data.linting import memory_rules, order_rules, speed_rules, value_rules
 from memfit.data.linting.findings import Finding, Findings
-from memfit.data.linting.reading import held_tensors, read_stages
+from memfit.data.linting.stages import held_tensors, read_stages
 from memfit.data.linting.view import View
 from memfit.errors import InvalidInput
 from memfit.sizes import Size
@@ -53,8 +55,6 @@ def lint(*datasets: Any, batch_memory: int | str | None = None, host: int | str 
 
 
 def _look_at(dataset: Any, host: int, batch_memory: int | None, caches_of_others: frozenset[str]) -> View:
-    import tensorflow as tf
-
     if not isinstance(dataset, tf.data.Dataset):
         raise InvalidInput("Only tf.data datasets can be linted", received=type(dataset).__name__)
     options = dataset.options()

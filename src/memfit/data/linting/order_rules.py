@@ -4,17 +4,20 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+import tensorflow as tf
+
+from memfit.compat.tf_datasets import RANDOM_OPS
 from memfit.data.linting.findings import Finding
 from memfit.data.linting.stages import Stage
 from memfit.data.linting.view import View, times
-from memfit.data.random_ops import RANDOM_OPS
 
 
 def random_before_cache(view: View) -> Iterator[Finding]:
     """Augmentation that the cache freezes."""
     for cache in view.of_kind("cache"):
         for stage in cache.upstream():
-            if stage.kind in ("map", "flat_map", "interleave", "batch") and _is_random(stage):
+            draws = any(op in RANDOM_OPS or op.startswith("StatelessRandom") for op in stage.ops())
+            if draws and stage.kind in ("map", "flat_map", "interleave", "batch"):
                 yield Finding(
                     "random-before-cache",
                     stage.place,
@@ -30,7 +33,7 @@ def shuffle_before_cache(view: View) -> Iterator[Finding]:
         if any(stage.kind == "shuffle" for stage in view.after(cache)):
             continue
         for stage in cache.upstream():
-            if stage.kind == "shuffle" and stage.reshuffles and not _single(stage):
+            if stage.kind == "shuffle" and stage.reshuffles and stage.numbers[:1] != (1,):
                 yield Finding(
                     "shuffle-before-cache",
                     stage.place,
@@ -117,8 +120,6 @@ def shared_cache_file(view: View) -> Iterator[Finding]:
 
 def few_files_to_shard(view: View) -> Iterator[Finding]:
     """Sharding by file with fewer files than workers."""
-    import tensorflow as tf
-
     policy = view.options.experimental_distribute.auto_shard_policy
     if policy != tf.data.experimental.AutoShardPolicy.FILE:
         return
@@ -143,14 +144,6 @@ def _listed_files(stage: Stage) -> int | None:
         return None
     count = stage.inputs[0].count if stage.inputs else None
     return int(count) if count not in (None, math.inf) else None
-
-
-def _is_random(stage: Stage) -> bool:
-    return any(op in RANDOM_OPS or op.startswith("StatelessRandom") for op in stage.ops())
-
-
-def _single(stage: Stage) -> bool:
-    return bool(stage.numbers) and stage.numbers[0] == 1
 
 
 RULES = (

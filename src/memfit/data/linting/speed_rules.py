@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator
 
+from memfit.compat.tf_datasets import PYTHON_OPS
 from memfit.data.linting.findings import Finding
 from memfit.data.linting.view import DECODERS, View, decodes, foreign_python
-from memfit.data.random_ops import PYTHON_OPS
 
 # What decoding one photo of 500 x 375 took on one core (benchmarks/data): the order of magnitude at stake.
 _DECODE_MS = 1.0

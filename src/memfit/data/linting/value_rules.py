@@ -43,17 +43,13 @@ def _scales(stage: Stage) -> int:
     by_name = {node.name: node for node in stage.nodes}
     count = 0
     for node in stage.nodes:
-        constants = [by_name[name].value for name in map(_node_name, node.inputs) if name in by_name]
-        values = [value for value in constants if value]
+        inputs = [by_name.get(name.split(":")[0].lstrip("^")) for name in node.inputs]
+        values = [each.value for each in inputs if each is not None and each.value]
         if node.op in ("RealDiv", "Div"):
             count += any(value in _WHOLE_RANGES for value in values)
         elif node.op == "Mul":
             count += any(abs(1 / value - whole) < 0.01 for value in values for whole in _WHOLE_RANGES)
     return count
-
-
-def _node_name(name: str) -> str:
-    return name.split(":")[0].lstrip("^")
 
 
 RULES = (scaling_that_does_nothing, scaled_twice)

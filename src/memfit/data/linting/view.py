@@ -4,18 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from memfit.data.linting.stages import Stage, downstream_of
-from memfit.data.random_ops import PYTHON_OPS
+from memfit.compat.tf_datasets import PYTHON_OPS
+from memfit.data.linting.stages import Stage
 from memfit.sizes import Size
 
 DECODERS = {
-    "DecodeJpeg",
-    "DecodePng",
-    "DecodeGif",
-    "DecodeBmp",
-    "DecodeImage",
-    "DecodeWebP",
-    "DecodeAndCropJpeg",
+    *("DecodeJpeg", "DecodeAndCropJpeg", "DecodePng", "DecodeGif", "DecodeBmp", "DecodeWebP", "DecodeImage")
 }
 RESIZERS = {"ResizeBilinear", "ResizeArea", "ResizeBicubic", "ResizeNearestNeighbor", "ScaleAndTranslate"}
 
@@ -54,7 +48,7 @@ class View:
 
     def after(self, stage: Stage) -> list[Stage]:
         """The stages behind a stage."""
-        return downstream_of(self.stages, stage)
+        return [later for later in self.stages if any(earlier is stage for earlier in later.upstream())]
 
     @property
     def batched(self) -> bool:

@@ -4,23 +4,19 @@ import logging
 from functools import cache
 from typing import Any
 
-from memfit.budgets.device_specs import Specs
-from memfit.budgets.gpu_table import GPU, nearest
-from memfit.budgets.present_gpu import present_gpu
+from memfit.budgets.gpu_table import GPU, nearest, present_gpu
 from memfit.compat import keras_layers
+from memfit.compat.versions import installed_version
 from memfit.estimation.estimate import Estimate
-from memfit.estimation.gpu_compiler.cache import load_or_compile
-from memfit.estimation.gpu_compiler.compiled import Compiled
-from memfit.estimation.gpu_compiler.compiling import compile_hlo
+from memfit.estimation.gpu_compiler.compiled import Compiled, NotCompiled, Parts, Refused, load_or_compile
+from memfit.estimation.gpu_compiler.compiling import compile_hlo, compiler_version
 from memfit.estimation.gpu_compiler.curve import Curve
-from memfit.estimation.gpu_compiler.installed import compiler_version
-from memfit.estimation.gpu_compiler.lowering import Lowered, lower_step
+from memfit.estimation.gpu_compiler.lowering import lower_step
 from memfit.estimation.gpu_compiler.on_card import compile_on_card
-from memfit.estimation.gpu_compiler.refusal import NotCompiled, Refused
-from memfit.estimation.gpu_compiler.source import CompiledSource, Parts
+from memfit.estimation.gpu_compiler.source import CompiledSource
 from memfit.estimation.recording.step import Build
 
-_log = logging.getLogger("memfit")
+_log = logging.getLogger("memfit.progress")
 
 
 def estimate_with_compiler(
@@ -51,24 +47,38 @@ def estimate_with_compiler(
         raise NotCompiled("Keras does not compile it (jit_compile=False)")
     if (reason := keras_layers.why_not_xla(model)) is not None:
         raise NotCompiled(f"Keras would not compile it with XLA: {reason}")
-    compiler, version = _choose_compiler(here=here)
     specs = gpu.specs
-    name = getattr(model.optimizer, "name", "")
+    try:
+        version, on_card = compiler_version(), False
+    except NotCompiled:
+        if not here:
+            raise
+        version, on_card = f"TensorFlow {installed_version('TensorFlow')} on the card", True
 
     @cache
-    def phase_estimate(phase: str) -> Estimate:
-        compile_batch = compiler(payload, build if phase == "train" else None, phase, specs, version)
-        curve = Curve(compile_batch, specs)
+    def compile_step(phase: str, batch: int) -> tuple[Compiled, Parts]:
+        phase_build = build if phase == "train" else None
+        if on_card:
+            return compile_on_card(payload, phase_build, batch, phase)
+        _log.info("tracing the step at batch %d", batch)
+        hlo, parts = lower_step(payload, phase_build, batch, phase)
+        _log.info("compiling it for %s", gpu.name)
+        compiled = load_or_compile(hlo, specs.target, version, lambda: compile_hlo(hlo, specs.target))
+        _log.info("batch %d on %s: %d MiB", batch, gpu.name, compiled.peak // 2**20)
+        return compiled, parts
+
+    @cache
+    def estimate_phase(phase: str) -> Estimate:
+        curve = Curve(lambda batch: compile_step(phase, batch)[0], specs)
         try:
             curve.compiled(batch_size)
         except Refused as refusal:
             raise NotCompiled(f"{refusal}; the nearest GPU to ask about is {nearest(gpu)}") from refusal
-        facts = compile_batch.last
-        parts = Parts(facts.weights, facts.optimizer, facts.batch_bytes, facts.layers, name)
+        _, parts = compile_step(phase, batch_size)
         source = CompiledSource(f"compiled for NVIDIA {gpu.name} (XLA, {version})", gpu, parts, curve)
-        return Estimate(batch_size, phase, source, phase_estimate if phase == "train" else None)
+        return Estimate(batch_size, phase, source, estimate_phase if phase == "train" else None)
 
-    return phase_estimate("train")
+    return estimate_phase("train")
 
 
 def describe_doubt(model: Any) -> str:
@@ -83,50 +93,3 @@ def describe_doubt(model: Any) -> str:
     if not looping:
         return ""
     return f"; XLA's loops over time may take several times the figure for {', '.join(looping)}"
-
-
-def _choose_compiler(*, here: bool) -> tuple["type[_GpuCompiler] | type[_TensorFlowOnCard]", str]:
-    """Returns who compiles, and its version.
-
-    Raises:
-        NotCompiled: If the GPU's compiler is not installed, and the GPU is not in this machine.
-    """
-    try:
-        return _GpuCompiler, compiler_version()
-    except NotCompiled:
-        if not here:
-            raise
-        import tensorflow
-
-        return _TensorFlowOnCard, f"TensorFlow {tensorflow.__version__} on the card"
-
-
-class _GpuCompiler:
-    """Compiles a phase of a packed model at one batch size after the other, as `memfit[gpu-compiler]` does."""
-
-    def __init__(self, payload: bytes, build: Build | None, phase: str, specs: Specs, version: str) -> None:
-        self._payload, self._build, self._phase = payload, build, phase
-        self._specs, self._version = specs, version
-        self.last: Lowered
-
-    def __call__(self, batch: int) -> Compiled:
-        _log.info("tracing the step at batch %d", batch)
-        self.last = lower_step(self._payload, self._build, batch, self._phase)
-        hlo, target = self.last.hlo, self._specs.target
-        _log.info("compiling it for %s", self._specs.name)
-        step = load_or_compile(hlo, target, self._version, lambda: compile_hlo(hlo, target))
-        _log.info("batch %d on %s: %d MiB", batch, self._specs.name, step.peak // 2**20)
-        return step
-
-
-class _TensorFlowOnCard:
-    """Compiles a phase of a packed model at one batch size after the other, on the GPU in this machine."""
-
-    def __init__(self, payload: bytes, build: Build | None, phase: str, specs: Specs, version: str) -> None:
-        self._payload, self._build, self._phase = payload, build, phase
-        self.last: Lowered
-
-    def __call__(self, batch: int) -> Compiled:
-        done = compile_on_card(self._payload, self._build, batch, self._phase)
-        self.last = done.lowered
-        return done.compiled

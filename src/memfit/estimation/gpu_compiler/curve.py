@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from memfit.budgets.device_specs import Specs
-from memfit.estimation.gpu_compiler.compiled import Compiled, Living
-from memfit.estimation.gpu_compiler.roofline import least_seconds
+from memfit.estimation.gpu_compiler.compiled import Compiled, Living, least_seconds
 
 # How far a compiled batch may lie off the line through its neighbours before lines are no longer trusted.
 _STRAIGHT = 0.02
 _ENOUGH = 3
+_LINEAR = ("arguments", "results", "temporaries", "workspace", "buffers", "seconds")
 
 
 @dataclass(frozen=True)
@@ -58,23 +58,20 @@ class Curve:
 
     def at(self, batch: int) -> Figures:
         """Returns the figures of a batch size: on a line where three compiled ones agree, else compiled."""
-        if batch in self.known or len(self.known) < _ENOUGH or not self.straight:
-            return self.compiled(batch)
-        if not min(self.known) < batch < max(self.known):
-            return self.compiled(batch)
-        return self.line(batch)
+        between = len(self.known) >= _ENOUGH and min(self.known) < batch < max(self.known)
+        if between and batch not in self.known and self._bend() <= _STRAIGHT:
+            return self._line(batch)
+        return self.compiled(batch)
 
     def sketch(self, batch: int, sample: int) -> Figures:
         """Returns the figures of a batch size without compiling it, on lines through what is compiled already.
 
-        Args:
-            batch: Samples in a step.
-            sample: Bytes of one of them.
+        A sample has `sample` bytes, by which the arguments grow.
         """
         if batch in self.known:
             return self.known[batch]
         if len(self.known) > 1:
-            return self.line(batch)
+            return self._line(batch)
         ((size, only),) = self.known.items()
         return replace(
             only,
@@ -86,35 +83,18 @@ class Curve:
             living=_scaled(only.living, batch / size),
         )
 
-    def line(self, batch: int) -> Figures:
-        """Returns the figures on the line through the two compiled batch sizes that are nearest."""
+    def _line(self, batch: int) -> Figures:
+        """The figures on the line through the two compiled batch sizes that are nearest."""
         sizes = sorted(self.known)
         low, high = next((pair for pair in pairwise(sizes) if batch <= pair[1]), (sizes[-2], sizes[-1]))
         part = (batch - low) / (high - low)
         first, second = self.known[low], self.known[high]
+        ends = {name: (float(getattr(first, name)), float(getattr(second, name))) for name in _LINEAR}
+        values = {name: max(0.0, begin + part * (end - begin)) for name, (begin, end) in ends.items()}
+        living = _scaled(second.living, values["temporaries"] / max(second.temporaries, 1))
+        return Figures(**values, compiled=False, living=living)
 
-        def between(name: str) -> float:
-            begin, end = float(getattr(first, name)), float(getattr(second, name))
-            return max(0.0, begin + part * (end - begin))
-
-        return Figures(
-            arguments=between("arguments"),
-            results=between("results"),
-            temporaries=between("temporaries"),
-            workspace=between("workspace"),
-            buffers=between("buffers"),
-            seconds=between("seconds"),
-            compiled=False,
-            living=_scaled(second.living, between("temporaries") / max(second.temporaries, 1)),
-        )
-
-    @property
-    def straight(self) -> bool:
-        """Whether every compiled batch size but the outer ones lies near the line through its neighbours."""
-        return self.bend <= _STRAIGHT
-
-    @property
-    def bend(self) -> float:
+    def _bend(self) -> float:
         """The largest distance of a compiled batch size from the line through its neighbours, as a part of it."""
         sizes = sorted(self.known)
         worst = 0.0

@@ -53,11 +53,7 @@ class MemoryMap:
         return max(sorted(begins), key=self.occupied, default=0)
 
     def more(self, scratch: Iterable[tuple[str, int]]) -> int:
-        """Returns how much more is in use at most if instructions need scratch memory while they run.
-
-        Args:
-            scratch: Instructions, and the bytes each would need.
-        """
+        """Returns how much more is in use at most if instructions need so much scratch memory while they run."""
         most = max((each.offset + each.bytes for each in self.temporaries), default=0)
         wanted = (
             self.occupied(self.times[name]) + size for name, size in scratch if name in self.times and size

@@ -5,7 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memfit.estimation.gpu_compiler.compiled import Kernel, Living
 from memfit.estimation.gpu_compiler.memory_map import Temporary
@@ -61,10 +61,8 @@ class Module:
 
     def kernels(self) -> tuple[Kernel, ...]:
         """Returns the kernels a run of the module starts, equal ones together."""
-        found = Counter(kernel for kernel in self._run(self.entry) if kernel.flops or kernel.bytes)
-        return tuple(
-            Kernel(kernel.flops, kernel.bytes, kernel.dtype, count) for kernel, count in found.items()
-        )
+        counts = Counter(kernel for kernel in self._run(self.entry) if kernel.flops or kernel.bytes)
+        return tuple(replace(kernel, count=count) for kernel, count in counts.items())
 
     def convolutions(self) -> Iterator[tuple[str, int]]:
         """Yields the convolutions, each with the bytes of its operands and results."""
@@ -78,14 +76,14 @@ class Module:
     def living(self, temporaries: Iterable[Temporary]) -> tuple[Living, ...]:
         """Returns temporaries with the ops they belong to and their shapes, largest first."""
         known = {i.name: i for body in self.computations.values() for i in body}
-        found = []
+        living = []
         for temporary in temporaries:
             instruction = known.get(temporary.name)
             if instruction is not None:
                 op = instruction.attribute(r'op_name="([^"]*)"')
                 shapes = (m[0] for m in _SHAPE.finditer(instruction.shape) if _bytes(m[0]) == temporary.bytes)
-                found.append(Living(temporary.bytes, op, next(shapes, "")))
-        return tuple(sorted(found, key=lambda living: -living.bytes))
+                living.append(Living(temporary.bytes, op, next(shapes, "")))
+        return tuple(sorted(living, key=lambda one: -one.bytes))
 
     def _run(self, computation: str) -> Iterator[Kernel]:
         for instruction in self.computations.get(computation, ()):
@@ -98,10 +96,8 @@ class Module:
                 for part in called:
                     yield from list(self._run(part)) * trips
             elif opcode in {"call", "async-start"}:
-                for part in called[
-                    :1
-                ]:  # a call of the runtime, as TensorFlow 2.19's XLA makes on a CPU, has none
-                    yield from self._run(part)
+                if called:  # a call of the runtime, as TensorFlow 2.19's XLA makes on a CPU, has none
+                    yield from self._run(called[0])
             elif opcode == "conditional":
                 branches = [list(self._run(branch)) for branch in called]
                 yield from max(branches, key=lambda kernels: sum(k.bytes for k in kernels), default=[])
@@ -231,9 +227,6 @@ def _bytes(shape: str) -> int:
 
 
 def _width(dtype: str) -> float:
-    if dtype == "pred":
-        return 1
-    if dtype == "bf16":
-        return 2
+    """Bytes of one value of a type such as "f32", "pred" or "c64"."""
     bits = re.search(r"\d+", dtype)
-    return int(bits[0]) / 8 if bits else 4
+    return int(bits[0]) / 8 if bits else 1

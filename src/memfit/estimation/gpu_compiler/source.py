@@ -2,29 +2,18 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from memfit.budgets.gpu_table import CONTEXT, GPU
 from memfit.errors import InvalidInput
 from memfit.estimation import margins
+from memfit.estimation.gpu_compiler.compiled import Parts
 from memfit.estimation.gpu_compiler.curve import Curve, Figures
 from memfit.estimation.replay.naming import KINDS, Names
 from memfit.estimation.source import Course, Tensor, Unknown
 from memfit.sizes import Size
 from memfit.tables import table
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What the arguments of a step are made of, in bytes, and the names its ops go by."""
-
-    weights: int
-    optimizer: int
-    sample: int
-    layers: tuple[str, ...]
-    optimizer_name: str
 
 
 class CompiledSource:
@@ -72,6 +61,15 @@ class CompiledSource:
             return third
         below = max((size for size, need in points.items() if need <= memory), default=0)
         return max(below, min(third - 1, _on_line(points, below or min(points), third, memory)))
+
+    def fixed_part(self, batch: int) -> float:
+        """The part of the time of a step that does not depend on the batch, by the compiler's kernels."""
+        quarter = max(1, batch // 4)
+        if quarter == batch:
+            return 0.0
+        seconds, of_quarter = self.sketch(batch).step_time, self.sketch(quarter).step_time
+        each = (seconds - of_quarter) / (batch - quarter)
+        return max(0.0, 1 - each * batch / seconds)
 
     def _compiled_need(self, batch: int) -> int:
         return CompiledStep(self, self.curve.compiled(batch), batch).needed

@@ -27,12 +27,12 @@ from memfit.estimation.recording.xla import compiled_for
 # time, peaks up to 20% higher in one step of thirty than in most, and has quick steps; a large one averages that
 # out, and is recorded as often as the time allows, but never less often than the peak's definition needs.
 _STEPS = range(5, 31)
-# Seconds for them: what tracing leaves of the 15 that an estimate may take, some of which TensorFlow's start takes,
-# and as much again the profiler's end.
-_SECONDS = (1.0, 4.0)
+# CPU seconds for them, which do not depend on what else the machine does: what tracing leaves of those that an
+# estimate may take, some of which TensorFlow's start takes, and as much again the profiler's end.
+_SECONDS = (1.5, 6.0)
 # After which no more steps are added to the least number of them.
-_SECONDS_OF_MORE = 2.0
-_SECONDS_BEFORE = 8.0
+_SECONDS_OF_MORE = 3.0
+_SECONDS_BEFORE = 10.0
 # Smaller arrays may lie where TensorFlow needs no copy of them, at any batch size.
 _LARGE_ARRAY = 2**16
 
@@ -49,7 +49,7 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
         phase: "train", "validate" or "predict".
     """
     gc.disable()  # it would look through the ten thousands of objects of a graph again and again, a second in all
-    begin = time.monotonic()
+    begin = time.process_time()
     model, (spec,) = unpacked(payload)
     optimizers = optimizers_of(model)
     for optimizer in optimizers:
@@ -77,7 +77,7 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
         trace.steps[0] + trace.steps[2], {id(v): v for v in (*slots, *step.variables(), *made)}.values()
     )
     recorder = _StepRecorder(step, model, spec, traces)
-    recorder.run_smaller(min(max(_SECONDS_BEFORE - (time.monotonic() - begin), _SECONDS[0]), _SECONDS[1]))
+    recorder.run_smaller(min(max(_SECONDS_BEFORE - (time.process_time() - begin), _SECONDS[0]), _SECONDS[1]))
     recorder.run_in_a_row(fresh)
     steps = recorder.steps
     return Recording(
@@ -94,6 +94,7 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
         if model.jit_compile or recorder.largest_trace is None
         else inputs_of(recorder.largest_trace),
         setup=setup.events,
+        seconds=tuple(recorder.seconds),
     )
 
 
@@ -105,6 +106,7 @@ class _StepRecorder:
         smaller: A step of each smaller batch.
         starts: The making of the optimizer's state before each first step.
         steps: Steps in a row at the largest batch that the time allows, first steps first.
+        seconds: The CPU time of a step of each batch, under the profiler.
     """
 
     folded: tuple[RecordedStep, ...] = ()
@@ -117,6 +119,7 @@ class _StepRecorder:
         self._model = model
         self._largest = traces.batches[-1]
         self._seconds = 0.0
+        self.seconds: list[tuple[int, float]] = []
 
     def run_smaller(self, seconds: float) -> None:
         """Runs the first step of each trace, and a step of each smaller batch that leaves time for several larger.
@@ -161,25 +164,24 @@ class _StepRecorder:
             self._run(batch)
             mark()
         self.folded += (RecordedStep(batch, _folded(trace.steps[0])),)
-        begin = time.monotonic()
+        begin = time.process_time()
         self._run(batch)
-        return _STEPS.start * (time.monotonic() - begin)
+        return _STEPS.start * (time.process_time() - begin)
 
     def _record_smaller(self, batches: tuple[int, ...]) -> None:
-        smaller: list[int] = []
         with traced() as trace:
             for batch in batches[:-1]:
-                begin = time.monotonic()
+                begin = time.process_time()
                 self._run(batch)
                 mark()
-                smaller.append(batch)
+                self.seconds.append((batch, time.process_time() - begin))
                 # The next batch but one takes at most four times as long.
-                if not self._traces.each and _STEPS.start * 4 * (time.monotonic() - begin) > self._seconds:
+                if not self._traces.each and _STEPS.start * 4 * self.seconds[-1][1] > self._seconds:
                     break
-        self._largest = batches[len(smaller)]
+        self._largest = batches[len(self.seconds)]
         self.smaller = tuple(
             RecordedStep(batch, self._with_batch(events, batch))
-            for batch, events in zip(smaller, trace.steps, strict=True)
+            for (batch, _), events in zip(self.seconds, trace.steps, strict=True)
         )
 
     @property
@@ -205,22 +207,26 @@ class _StepRecorder:
         logs: list[Any] = []
         firsts = count = 0
         wanted = 1
+        times: list[float] = []
         with traced() as trace:
             mark()
-            begin = time.monotonic()
-            while count < _STEPS.start or (count < most and time.monotonic() - begin < _SECONDS_OF_MORE):
+            begin = time.process_time()
+            while count < _STEPS.start or (count < most and time.process_time() - begin < _SECONDS_OF_MORE):
                 if firsts < wanted:
                     for optimizer in fresh:
                         if optimizer.built:
                             share_slots(optimizer)
                     mark()
                     firsts += 1
+                started = time.process_time()
                 # Keras, too, holds the logs of a step until those of the next are there.
                 logs[:] = [self._step.run(data, spec)]
                 mark()
+                times.append(time.process_time() - started)
                 count += 1
                 if count == 1 and fresh:
-                    wanted = max(1, int(min(most, _SECONDS_OF_MORE / (time.monotonic() - begin))) // STEPS)
+                    wanted = max(1, int(min(most, _SECONDS_OF_MORE / (time.process_time() - begin))) // STEPS)
+        self.seconds.append((self._largest, min(times)))
         self._keep(trace, firsts, count)
 
     def _keep(self, trace: Trace, firsts: int, count: int) -> None:

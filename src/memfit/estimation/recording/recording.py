@@ -76,6 +76,7 @@ class Recording:
         setup: What building and tracing the step allocated and freed, in order: after the variables whose `event`
             is None were made, and before the first step. Its addresses are its own: steps that are not part of
             `steps` ran in between, so that what is left of it may be given back under another one.
+        seconds: The CPU time of a step of each recorded batch size, the smallest first.
     """
 
     phase: str
@@ -89,6 +90,7 @@ class Recording:
     shapes: frozenset[str]
     inputs: Mapping[str, tuple[str, ...]]
     setup: tuple[Event, ...] = ()
+    seconds: tuple[tuple[int, float], ...] = ()
 
     @property
     def batches(self) -> tuple[int, ...]:

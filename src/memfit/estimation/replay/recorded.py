@@ -1,7 +1,7 @@
 """Predictions from a recording: replayed at the batch size asked about, without a limit and under one."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -46,9 +46,10 @@ class RecordedSource:
         *,
         doubt: float = 0.0,
         device: GPU | None = None,
+        seconds: Sequence[tuple[int, float]] = (),
     ) -> None:
         self.script, self.text, self.weights, self.batches = script, text, Size(weights), batches
-        self.doubt, self.device = doubt, device
+        self.doubt, self.device, self._seconds = doubt, device, tuple(seconds)
         self._kept: dict[int, ReplayedStep] = {}
 
     def at(self, batch: int) -> "ReplayedStep":
@@ -58,6 +59,15 @@ class RecordedSource:
                 del self._kept[next(iter(self._kept))]
             self._kept[batch] = ReplayedStep(self, batch)
         return self._kept[batch]
+
+    def fixed_part(self, batch: int) -> float:
+        """The part of a step's time that does not depend on the batch, from the recorded steps of two sizes."""
+        if len(self._seconds) < 2:
+            return 0.0
+        (small, least), (large, most) = self._seconds[0], self._seconds[-1]
+        each = max(0.0, (most - least) / (large - small))
+        fixed = max(0.0, least - small * each)
+        return fixed / max(fixed + batch * each, 1e-9)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_kept": {}}  # on disk the script is enough
@@ -207,8 +217,11 @@ class ReplayedStep:
 
     def top(self, count: int) -> tuple[Tensor, ...]:
         """The largest tensors that are alive at the peak."""
-        largest = sorted(self._moment.living, key=lambda item: -item[1])[:count]
-        return tuple(Tensor(Size(asked), a.kind, a.layer, a.op, a.shape) for a, asked, _ in largest)
+        living = zip(self._moment.living, self._moment.lives, strict=True)
+        largest = sorted(living, key=lambda item: -item[0][1])[:count]
+        return tuple(
+            Tensor(Size(asked), a.kind, a.layer, a.op, a.shape, *life) for (a, asked, _), life in largest
+        )
 
     def course(self) -> Course:
         """The course of the step that stands for the estimate."""

@@ -34,9 +34,15 @@ class Peak(NamedTuple):
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment of a replay: every living allocation with the bytes it asked for and those it occupies."""
+    """A moment of a replay.
+
+    Attributes:
+        living: Every living allocation with the bytes it asked for and those it occupies.
+        lives: From where to where in its step each of them is alive, as parts of the step.
+    """
 
     living: tuple[tuple[Allocation, int, int], ...]
+    lives: tuple[tuple[float, float], ...]
 
 
 class Replay:
@@ -148,9 +154,15 @@ def moment(played: Played, peak: Peak) -> Moment:
     *before, last = peak.run
     for number in before:
         replay.step(number)
-    replay.serve(played.step(last).codes[: peak.where + 1])
+    codes = played.step(last).codes
+    replay.serve(codes[: peak.where + 1])
     allocations, asked = played.script.allocations, played.asked
-    return Moment(tuple((allocations[n], asked[n], occupied) for n, occupied in replay.living()))
+    living = tuple(replay.living())
+    at = {code: position / max(1, len(codes)) for position, code in enumerate(codes)}
+    return Moment(
+        tuple((allocations[n], asked[n], occupied) for n, occupied in living),
+        tuple((at.get(n, 0.0), at.get(death_of(n), 1.0)) for n, _ in living),
+    )
 
 
 def course(played: Played, run: tuple[int, ...]) -> list[Counter[str]]:

@@ -2,6 +2,7 @@
 
 from memfit.planning.levers.allocator import Allocator
 from memfit.planning.levers.host_inputs import HostInputs
+from memfit.planning.levers.immediate_update import ImmediateUpdate
 from memfit.planning.levers.lever import Lever
 from memfit.planning.levers.micro_batches import MicroBatches
 from memfit.planning.levers.mixed_precision import LoweredPrecision
@@ -16,6 +17,7 @@ LEVERS: list[Lever] = [
     MicroBatches(),
     Rematerialisation(),
     LoweredPrecision(),
+    ImmediateUpdate(),
     HostInputs(),
     ValidationSlices(),
     Allocator(),

@@ -8,7 +8,7 @@ from memfit.compat.keras_layers import all_layers
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers.lever import Facts, Lever
-from memfit.steps.micro_batches.applicability import why_not_micro_batches
+from memfit.steps.installing import why_not_micro_batches
 from memfit.steps.recipe import Recipe
 
 # Normalised over one sample a feature is a constant, and over two it is a sign: nothing could be learned from it.

@@ -14,7 +14,7 @@ from memfit.compat import keras_data, keras_layers
 from memfit.compat.keras_layers import all_layers
 from memfit.steps.micro_batches.batch import PartedBatch, PartResult
 from memfit.steps.micro_batches.loss_shares import losses_of_part
-from memfit.steps.micro_batches.parts import Part
+from memfit.steps.micro_batches.samples import Part
 
 _SAMPLES = 5  # cut into 2, 2 and 1: parts of unequal size show a sum as well as a mean of means
 _TOLERANCE = 1e-3  # far above float32 rounding, far below the factor that a sum would be wrong by
@@ -41,7 +41,6 @@ def losses_whole_and_in_parts(model: keras.Model, data: Any) -> tuple[float, flo
     """Computes the loss of a few samples at once and in parts, without changing anything in the model.
 
     Args:
-        model: A compiled model; what is missing of it is built.
         data: Some samples as `fit` takes them, or a batch as Keras gives it to a step.
 
     Returns:

@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from memfit.compat import keras_training
 from memfit.steps.micro_batches.loss_shares import DivisorsUnknown, divisors_of_part
-from memfit.steps.micro_batches.parts import Fraction, Part
 from memfit.steps.micro_batches.random_rows import Seeds, draw_rows_of_batch
-from memfit.steps.micro_batches.samples import samples_of
+from memfit.steps.micro_batches.samples import Fraction, Part, samples_of
 from memfit.steps.waiting import never
 
 Sums = tuple[Any, ...]
@@ -21,7 +20,6 @@ class PartedBatch:
     """A batch in parts of `size` samples; one of them is shorter where the batch does not divide evenly.
 
     Args:
-        model: A compiled model; what is missing of it is built.
         data: What Keras gives to a step, `(x, y, sample_weight)` or less; or `Samples`.
         size: Samples in a part, or what gives them from the samples in the batch.
     """
@@ -45,7 +43,6 @@ class PartedBatch:
 
         Args:
             compute: Called with a part; returns tensors to be added up and tensors to be put one behind the other.
-            zeros: What adding up begins with.
             rows: What the tensors to be put one behind the other are, their first dimension unknown.
             written: Gives what the parts have written to variables so far.
 

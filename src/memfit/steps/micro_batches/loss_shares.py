@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from memfit.compat import keras_layers, keras_training
-from memfit.steps.micro_batches.parts import Fraction, Part
+from memfit.steps.micro_batches.samples import Fraction, Part
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
@@ -23,13 +23,7 @@ class DivisorsUnknown(Exception):
 
 
 class LossShare:
-    """Stands in for one Keras loss and returns the micro-batch's share of it.
-
-    Args:
-        loss: The Keras loss.
-        fraction: The part of the batch that the micro-batch is.
-        divisor: The whole batch's divisor, where it has been counted.
-    """
+    """Stands in for one Keras loss and returns the micro-batch's share of it."""
 
     def __init__(self, loss: keras.Loss, fraction: Fraction, divisor: Any = None) -> None:
         self.loss = loss

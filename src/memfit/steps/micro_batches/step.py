@@ -13,8 +13,7 @@ from memfit.steps.installing import is_custom
 from memfit.steps.micro_batches.accumulators import Accumulators, OtherKindOfGradient
 from memfit.steps.micro_batches.batch import PartedBatch, PartResult, Sums
 from memfit.steps.micro_batches.loss_shares import losses_of_part
-from memfit.steps.micro_batches.parts import Part
-from memfit.steps.micro_batches.samples import whole
+from memfit.steps.micro_batches.samples import Part, whole
 from memfit.steps.writes import writing
 
 Forward = Callable[[Any], Any]
@@ -28,9 +27,7 @@ def micro_batched_train_step(
     """Returns a `train_step` that computes a batch in parts of `size` samples and updates the weights once.
 
     Args:
-        model: A compiled model with Keras's own `train_step`.
         size: Samples in a micro-batch, or what gives them from the samples in a batch.
-        forward: Computes `model(x, training=True)`.
         apply: Takes the gradients and the weights; None to update the weights at once.
     """
     apply = _applying(model) if apply is None else apply
@@ -74,13 +71,7 @@ def micro_batched_train_step(
 
 
 def whole_batch_train_step(model: keras.Model, forward: Forward, apply: Apply | None = None) -> Step:
-    """Returns Keras's own `train_step` with another way to compute `model(x, training=True)`.
-
-    Args:
-        model: A compiled model with Keras's own `train_step`.
-        forward: Computes `model(x, training=True)`.
-        apply: Takes the gradients and the weights; None to update the weights at once.
-    """
+    """Returns Keras's own `train_step` with another `forward`; the arguments are those of micro-batches."""
     apply = _applying(model) if apply is None else apply
 
     def train_step(data: Any) -> dict[str, Any]:

@@ -20,12 +20,6 @@ def order_backward_ops(
 
     Keras calls the layers of two branches by turns. By branch, each branch's gradient is done before the next one
     begins, so that only one of them has its gradients in memory.
-
-    Args:
-        forward: The forward ops in the order they were made.
-        backward: The backward ops in the order they were made.
-        wanted: The ops that give the gradients of the weights.
-        by_branch: Whether to go through one branch after the other.
     """
     useful = _find_sources(wanted, set(backward))
     levels = assign_levels(_order_by_branch(forward) if by_branch else forward, backward)

@@ -1,18 +1,21 @@
 """Calling a model so that the backward pass computes activations again instead of keeping them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from memfit.budgets.peaks import device_name
-from memfit.compat.keras_layers import added_losses, set_added_loss
+from memfit.compat.keras_layers import added_losses, copy_mask, logits_of, set_added_loss, set_logits
 from memfit.compat.tf_graphs import Op, Tensor, compiles_with_xla, gradients
 from memfit.steps.rematerialisation.backward_order import list_gradient_ops
-from memfit.steps.rematerialisation.outputs import finish_output, is_zero, list_passed
 from memfit.steps.rematerialisation.rewrite.backward import check_names, recompute_in_backward_pass
 from memfit.steps.rematerialisation.rewrite.concats import split_concats
 from memfit.steps.rematerialisation.rewrite.split_convolutions import split_convolutions
 from memfit.steps.rematerialisation.segments import Segments
+
+# Keras computes a cross-entropy from the logits where it sees that the probabilities are made by one of these, and
+# otherwise from probabilities that are cut off at 1e-7: another loss, with other gradients.
+_LAST_OPS = ("Softmax", "Sigmoid")
 
 
 def rematerialise(model: Any, segments: Segments) -> Callable[..., Any]:
@@ -56,7 +59,7 @@ def rematerialise(model: Any, segments: Segments) -> Callable[..., Any]:
 
         passed = iter(forward(*tf.nest.flatten(x)))
         y, losses = structures[0]
-        outputs = [finish_output(output, passed) for output in tf.nest.flatten(y)]
+        outputs = [_finish_output(output, passed) for output in tf.nest.flatten(y)]
         for (layer, number, _), loss in zip(losses, passed, strict=True):
             set_added_loss(layer, number, loss)
         return tf.nest.pack_sequence_as(y, outputs)
@@ -87,7 +90,7 @@ def _call_forward(model: Any, segments: Segments, x: Any) -> tuple[list[Tensor],
     with tf.name_scope("rematerialised") as scope:
         y = model(x, training=True)
     losses = added_losses(model)
-    outputs = [tensor for output in tf.nest.flatten(y) for tensor in list_passed(output)]
+    outputs = [tensor for output in tf.nest.flatten(y) for tensor in _list_passed(output)]
     outputs += [loss for _, _, loss in losses]
     forward = graph.get_operations()[before:]
     check_names(forward, scope, segments)
@@ -99,7 +102,7 @@ def _call_forward(model: Any, segments: Segments, x: Any) -> tuple[list[Tensor],
         pairs = [
             (output, gradient)
             for output, gradient in zip(outputs, incoming, strict=True)
-            if output.dtype.is_floating and not is_zero(gradient)
+            if output.dtype.is_floating and not _is_zero(gradient)
         ]
         results = _build_gradients(forward, scope, segments, pairs, inputs, weights, outputs)
         by_weight = dict(zip((weight.ref() for weight in weights), results[len(inputs) :], strict=True))
@@ -118,15 +121,10 @@ def _build_gradients(
     weights: Sequence[Any],
     outputs: Sequence[Tensor],
 ) -> list[Tensor | None]:
-    """Builds the gradients of the inputs and the weights, from outputs that were computed and their gradients.
+    """Builds the gradients of inputs and weights from pairs of an output and its gradient.
 
     Args:
-        forward: The forward ops.
-        scope: Their name scope.
-        segments: What to keep.
-        pairs: Outputs, each with its gradient.
-        inputs: The inputs.
-        weights: The weights.
+        forward: The forward ops, under the name scope `scope`.
         outputs: All outputs, which cannot be replaced any more.
     """
     import tensorflow as tf
@@ -150,3 +148,36 @@ def _build_gradients(
         find_split = split_convolutions(graph_ops, segments, outputs)
         results = [find_split(gradient) for gradient in results]
     return results
+
+
+def _list_passed(output: Tensor) -> list[Tensor]:
+    """Lists what has to be passed on of an output so that `_finish_output` can make it whole."""
+    logits = logits_of(output)
+    if logits is not None:
+        return [output, logits]
+    return [output.op.inputs[0]] if output.op.type in _LAST_OPS else [output]
+
+
+def _finish_output(output: Tensor, passed: Iterator[Tensor]) -> Tensor:
+    """Returns an output made of what was passed on, which is taken from `passed`."""
+    import tensorflow as tf
+
+    if logits_of(output) is not None:
+        new = next(passed)
+        set_logits(new, next(passed))
+    elif output.op.type in _LAST_OPS:
+        last = {"Softmax": tf.nn.softmax, "Sigmoid": tf.nn.sigmoid}[output.op.type]
+        new = last(next(passed))
+    else:
+        new = next(passed)
+    copy_mask(output, new)
+    return new
+
+
+def _is_zero(gradient: Tensor | None) -> bool:
+    """Whether nothing comes back to an output: TensorFlow hands zeros over for one that the loss does not read."""
+    import tensorflow as tf
+
+    if gradient is None or gradient.op.type == "ZerosLike":
+        return True
+    return gradient.op.type == "Const" and not tf.get_static_value(gradient).any()

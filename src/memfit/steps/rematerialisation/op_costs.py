@@ -3,20 +3,12 @@
 import math
 
 from memfit.compat.tf_graphs import Op, Tensor
+from memfit.steps.rematerialisation.tensor_sizes import ALIASES
 
 # FLOPs a device does in the time it moves one byte. An A100 does 13 in float32, a desktop CPU 5 to 15; the
 # choice of segments changes little between 5 and 20.
 FLOPS_PER_BYTE = 10.0
-_FREE = {
-    "Identity",
-    "IdentityN",
-    "Reshape",
-    "Squeeze",
-    "ExpandDims",
-    "Const",
-    "Placeholder",
-    "ReadVariableOp",
-}
+_FREE = ALIASES | {"Const", "Placeholder", "ReadVariableOp"}
 # How much longer than moving its bytes an op takes, and than its FLOPs in one large product: seen in a ViT's step
 # on two cores. Without it dropout's masks look as if they cost nothing to draw again.
 _SLOWER = {

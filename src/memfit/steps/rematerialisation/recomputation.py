@@ -12,7 +12,6 @@ def order_segments(trace: Trace, kept: Collection[TensorId], starts: Sequence[in
     Each segment starts from kept tensors alone: it never waits for what another segment recomputed.
 
     Args:
-        trace: The forward and backward ops.
         kept: The forward tensors that stay in memory until the backward pass has used them.
         starts: Indices of the forward ops at which the second and later segments start, ascending.
 

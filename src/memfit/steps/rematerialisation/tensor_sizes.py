@@ -23,10 +23,6 @@ class TensorSizes:
 
     What is unknown of a shape comes from the inputs. A reshape has all its input's elements; it may multiply the
     batch with other axes, and leave a matrix of which nothing is known.
-
-    Args:
-        ops: The ops in an order in which they can run.
-        batch_size: The batch, where the graph does not know it.
     """
 
     def __init__(self, ops: Sequence[Op], batch_size: int) -> None:

@@ -104,7 +104,6 @@ def read_trace(forward: Sequence[Op], backward: Sequence[Op], scope: str, batch_
     """Turns the ops of a graph into a trace.
 
     Args:
-        forward: The forward ops.
         backward: The backward ops, in an order in which they can run.
         scope: The name scope that the names of forward ops are relative to.
         batch_size: What the sizes are for where the graph does not know the batch.

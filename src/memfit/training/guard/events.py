@@ -1,6 +1,7 @@
 """What the guard saw and did: one event for every time that memory ran out, and the error where nothing helped."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -90,6 +91,20 @@ def shortage(error: BaseException) -> Shortage | None:
     return Shortage(told.requested or (None if asked is None else asked.bytes), by)
 
 
+def attempt(run: Callable[[], Any]) -> tuple[Any, Shortage | None]:
+    """Runs a step; returns its result and None, or None and what it ran out of.
+
+    The exception is gone by then, and with its traceback what the step had allocated.
+    """
+    try:
+        return run(), None
+    except (tf.errors.OpError, RuntimeError) as error:
+        lack = shortage(error)
+        if lack is None:
+            raise
+        return None, lack
+
+
 def _name(layer: str, op: str, phase: str) -> str:
     """Names what asked for memory, such as "layer `dense`, MatMul (backward pass)"."""
     what = ", ".join(filter(None, (f"layer `{layer}`" if layer else "", op)))
@@ -97,11 +112,7 @@ def _name(layer: str, op: str, phase: str) -> str:
 
 
 class Journal:
-    """The events of a run, shortages written to the log as they happen.
-
-    Args:
-        events: The list that they are appended to; None for a new one.
-    """
+    """The events of a run, shortages written to the log as they happen."""
 
     def __init__(self, events: list[Event] | None = None) -> None:
         self.events = [] if events is None else events

@@ -16,12 +16,11 @@ from memfit.steps.installing import installed, is_custom, replaced
 from memfit.steps.recipe import Recipe
 from memfit.steps.train_step import build_body, build_test_body
 from memfit.training.feeding import Feed
+from memfit.training.guard.evaluation import GuardedPrediction, GuardedValidation
 from memfit.training.guard.events import Journal
-from memfit.training.guard.prediction import GuardedPrediction
 from memfit.training.guard.reading import Reader
 from memfit.training.guard.tightening import Tightening
 from memfit.training.guard.training import GuardedTraining
-from memfit.training.guard.validation import GuardedValidation
 
 
 @contextmanager
@@ -33,19 +32,16 @@ def guarded_training(
     feed: Feed | None = None,
     validation_feed: Feed | None = None,
     host: HostArrays | None = None,
-    after_first: Callable[[], None] | None = None,
+    after_batch: Callable[[int], None] | None = None,
 ) -> Iterator[None]:
     """Lets a model train and validate under guard, with the steps of a plan.
 
     Args:
-        model: A compiled model.
         plan: The plan to begin with; None for stock Keras's step.
-        allow: The farthest that tightening may go.
-        journal: Where events go.
         feed: The training data, where it may be opened again in this process.
         validation_feed: The same for the validation data.
         host: What training steps read their samples from; None where the data gives whole batches.
-        after_first: What to call after the first step.
+        after_batch: What to call with the number of each batch that was trained.
     """
     recipe = Recipe() if plan is None else plan.recipe
     size = None if is_custom(model, "test_step") else recipe.validation_batch
@@ -67,7 +63,7 @@ def guarded_training(
         journal,
         steps.setdefault(("train", model.run_eagerly, model.jit_compile, host), {}),
         host,
-        after_first,
+        after_batch,
     )
     validation = _validation(model, size, journal, steps, validation_feed)
     try:

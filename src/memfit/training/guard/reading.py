@@ -21,7 +21,6 @@ class Reader:
 
     Args:
         phase: What the batches are for, "training" or "validation".
-        journal: Where events go.
         feed: The data, where it may be opened again in this process; None where it may not.
     """
 
@@ -108,3 +107,25 @@ def reopenable(arguments: Mapping[str, Any]) -> tuple[Feed | None, Feed | None]:
             size = fit["validation_batch_size"] or fit["batch_size"]
             validation = feed(*parts, batch_size=size, shuffle=False)
     return train, validation
+
+
+def check_shapes(model: keras.Model, data: Any, batch: int) -> None:
+    """Looks at a batch that a step has failed with: one sentence instead of an op's complaint.
+
+    Raises:
+        InvalidInput: If the batch is not of the shape that the model takes.
+    """
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    inputs = getattr(model, "inputs", None) or []
+    parts = [x.get(tensor.name) for tensor in inputs] if isinstance(x, dict) else keras.tree.flatten(x)
+    for tensor, part in zip(inputs, parts, strict=False):
+        wanted, given = tuple(tensor.shape), tuple(getattr(part, "shape", tensor.shape))
+        # Keras itself adds or takes away an axis of one, and says so where it cannot.
+        if len(wanted) == len(given) and any(
+            want not in (None, got) for want, got in zip(wanted, given, strict=True)
+        ):
+            raise InvalidInput(
+                f'All batches are of the shape {wanted} that the model takes for "{tensor.name}"',
+                received=f"{given} in batch {batch}",
+                remedy="Crop, pad or leave out what is of another shape; the batches before it are trained",
+            )

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from memfit.budgets.counting import read_count
-from memfit.budgets.peaks import device_name, take_peak
+from memfit.budgets.budget import read_count
+from memfit.budgets.peaks import PeakMeter, device_name
 from memfit.sizes import Size
 from memfit.training.guard.events import free
 
@@ -24,11 +24,11 @@ class Room:
         """Runs a step and returns its result, measuring it if it is the first one with this recipe."""
         if recipe in self.need:
             return run()
-        take_peak(self._device)
-        count = read_count(self._device)
-        before = 0 if count is None else count.current
-        result = run()
-        self.need[recipe] = Size(max(take_peak(self._device) - before, 0))
+        with PeakMeter(self._device) as meter:
+            count = read_count(self._device)
+            before = 0 if count is None else count.current
+            result = run()
+        self.need[recipe] = Size(max(meter.peak - before, 0))
         return result
 
     def there_is(self, recipe: Hashable) -> bool:

@@ -13,18 +13,14 @@ from memfit.planning.levers.lever import Lever
 from memfit.sizes import Size
 from memfit.steps.micro_batches.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
 from memfit.steps.recipe import Recipe
+from memfit.training.batches import count_samples
 
 # Where it is not known what the step takes, this much of it is tried next: every miss costs TensorFlow's 10 s.
 _BLINDLY = 0.5
 
 
 class Tightening:
-    """The way down for one model: as faithful as allowed, from what is fast to what is small.
-
-    Args:
-        model: A compiled model.
-        allow: The farthest that a change may go.
-    """
+    """The way down for one model: as faithful as allowed, from what is fast to what is small."""
 
     def __init__(self, model: keras.Model, allow: Fidelity) -> None:
         self._model, self._allow = model, allow
@@ -38,9 +34,7 @@ class Tightening:
 
         Args:
             recipe: The one that ran out of memory.
-            data: The batch that did not fit.
             need: What a step with this recipe was seen to take, or None.
-            free: What is free, or None.
         """
         job, samples = self._look_at(data)
         known = need is not None and free is not None and free < need
@@ -78,7 +72,7 @@ class Tightening:
 
     def _look_at(self, data: Any) -> tuple[Job, int]:
         x = keras.utils.unpack_x_y_sample_weight(data)[0]
-        samples = int(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None).shape[0])
+        samples = count_samples(x)
         if self._job is None:
             spec = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), x)
             self._job = Job(self._model, samples, Size(0), self._allow, data=spec)

@@ -9,13 +9,13 @@ import keras
 import tensorflow as tf
 
 from memfit.steps.host_arrays import HostArrays
+from memfit.steps.installing import is_custom
 from memfit.steps.placeholder_buffers import settle_logs
 from memfit.steps.recipe import Recipe
 from memfit.steps.train_step import TrainStep, build
-from memfit.training.guard.events import Journal, OutOfMemory, Shortage, check_survivable, free, shortage
-from memfit.training.guard.reading import Reader
+from memfit.training.guard.events import Journal, OutOfMemory, Shortage, attempt, check_survivable, free
+from memfit.training.guard.reading import Reader, check_shapes
 from memfit.training.guard.room import Room
-from memfit.training.guard.shapes import check_shapes
 from memfit.training.guard.tightening import Tightening
 
 # How often an update is taken up again: each time TensorFlow itself waits 10 s for memory.
@@ -30,14 +30,8 @@ class GuardedTraining:
     """Stands in for a model's `train_function`.
 
     Args:
-        model: A compiled model.
-        recipe: How a step is computed at first.
-        tightening: What to do when that takes too much.
-        reader: Where batches come from.
-        journal: Where events go.
-        steps: Steps that were built before, by their recipe.
         host: What steps read their samples from; None where the reader gives whole batches.
-        after_first: What to call after the first step, or None.
+        after_batch: What to call with the number of each batch that was trained, or None.
     """
 
     def __init__(
@@ -49,10 +43,10 @@ class GuardedTraining:
         journal: Journal,
         steps: dict[Recipe, TrainStep],
         host: HostArrays | None = None,
-        after_first: Callable[[], None] | None = None,
+        after_batch: Callable[[int], None] | None = None,
     ) -> None:
         self._model, self._tightening, self._reader, self._journal = model, tightening, reader, journal
-        self._steps, self._host, self._after_first = steps, host, after_first
+        self._steps, self._host, self._after_batch = steps, host, after_batch
         self._batch = self._quiet = 0
         self._faster: list[Recipe] = []  # the recipes that ran out, the last one last
         self._tighter: Recipe | None = None  # what to go back to while a faster step is on trial
@@ -77,29 +71,30 @@ class GuardedTraining:
         repeated = 0
         while True:
             self._step().note()
-            try:
-                logs = self._compute(data)
+            logs, lack = self._compute(data)
+            if lack is None:
                 break
-            except (tf.errors.OpError, RuntimeError) as error:
-                lack = shortage(error)
-                if lack is None:
-                    if self._host is None:
-                        check_shapes(self._model, data, self._batch)
-                    raise
-            # The exception is gone here, and with its traceback what the step had allocated.
             if self._step().computing_has_updated:
-                raise self._half_updated(lack, "a custom train_step cannot be taken up half-way")
+                raise self._half_updated(
+                    lack, "a step that updates weights while it computes cannot be taken up half-way"
+                )
             check_survivable(self._model, lack)
             self._step().undo()
             repeated = self._answer(lack, data, repeated)
         self._update()
-        if self._batch == 1 and self._after_first is not None:
-            self._after_first()
+        if self._after_batch is not None:
+            self._after_batch(self._batch)
         self._tighter = None
         return settle_logs(logs)
 
-    def _compute(self, data: Any) -> Any:
-        return self._room.measure(self.recipe, partial(self._step().compute, data, self._reader.spec))
+    def _compute(self, data: Any) -> tuple[Any, Shortage | None]:
+        compute = partial(self._step().compute, data, self._reader.spec)
+        try:
+            return attempt(lambda: self._room.measure(self.recipe, compute))
+        except (tf.errors.OpError, RuntimeError):
+            if self._host is None and not is_custom(self._model, "train_step"):
+                check_shapes(self._model, data, self._batch)
+            raise
 
     def _step(self) -> TrainStep:
         if self.recipe not in self._steps:
@@ -152,7 +147,7 @@ class GuardedTraining:
 
     def _update(self) -> None:
         """Updates the weights, and takes the update up again where it was cut off."""
-        lack = self._lack_of(self._step().update)
+        _, lack = attempt(self._step().update)
         for _ in range(_UPDATES):
             if lack is None:
                 return
@@ -160,7 +155,7 @@ class GuardedTraining:
             if (reason := self._step().update_lost) is not None:
                 raise self._half_updated(lack, reason)
             self._note(lack, "Kept the gradients; the update is taken up where it was cut off")
-            lack = self._lack_of(self._step().finish_update)
+            _, lack = attempt(self._step().finish_update)
         if lack is None:
             return
         if self._step().update_has_begun:
@@ -168,17 +163,6 @@ class GuardedTraining:
         self._step().undo()
         self._note(lack, "Rolled back; there is no memory for the optimizer's update")
         raise OutOfMemory(self._tightening.say_what_would_help(self.recipe, str(lack), None, free()))
-
-    def _lack_of(self, update: Callable[[], None]) -> Shortage | None:
-        """Runs an update and returns what it ran out of; None where it is done."""
-        try:
-            update()
-        except (tf.errors.OpError, RuntimeError) as error:
-            lack = shortage(error)
-            if lack is None:
-                raise
-            return lack
-        return None
 
     def _half_updated(self, lack: Shortage, reason: str) -> OutOfMemory:
         self._note(lack, f"The update had begun and cannot be finished: {reason}")

@@ -62,7 +62,6 @@ def find_steady_growth(where: str, sizes: Sequence[int]) -> tuple[int, int] | No
     """Returns how much memory grows in an epoch and for how many epochs it has, or None where it does not leak.
 
     Args:
-        where: "host" or "device".
         sizes: Bytes in use at the end of each epoch, the first one included.
 
     Example:

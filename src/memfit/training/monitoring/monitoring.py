@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from memfit.budgets.peaks import device_name, take_peak
+from memfit.budgets.peaks import PeakMeter, device_name
 from memfit.sizes import Size
 from memfit.training.monitoring.growth import Census, Growth, describe_growth, find_steady_growth, take_census
 from memfit.training.monitoring.record import MemoryRecord, PhaseMemory
@@ -19,11 +19,15 @@ class MemoryMonitor(keras.callbacks.ProgbarLogger):
     """A Keras callback that watches device and host memory and shows it in the progress bar.
 
     It is Keras's progress bar with two more figures, `device_GiB` (the peak of the epoch so far) and `host_GiB`
-    (resident now), so that no other callback, nor the `History`, sees other logs than without it. With `verbose=0`
-    it is silent. A thread does the looking; a step of the training costs nothing.
+    (resident now). Unless asked (`log=True`), no other callback, nor the `History`, sees other logs than without
+    it. With `verbose=0` it is silent. A thread does the looking; a step of the training costs nothing.
 
     Memory that grows steadily for four epochs is logged as a warning of the logger "memfit" and kept in the
     record, with what grows.
+
+    Args:
+        log: Whether the two figures go into Keras's logs as well, for the callbacks behind this one in the list
+            (`TensorBoard`, `CSVLogger`, W&B) and for the `History`.
 
     Attributes:
         record: A `MemoryRecord` of what was seen so far.
@@ -39,14 +43,16 @@ class MemoryMonitor(keras.callbacks.ProgbarLogger):
     # As Keras's own progress bar, it may run beside the next step instead of holding it up.
     async_safe = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, log: bool = False) -> None:
         super().__init__()
+        self._log = log
         self._device = ""
         self._phases: list[PhaseMemory] = []
         self._growths: list[Growth] = []
         self._at_epoch_ends: list[tuple[int, int]] = []
         self._census: tuple[int, Census] | None = None
         self._sampler: Sampler | None = None
+        self._meter = PeakMeter("")
         self._epoch = 0
         self._phase = ""
         self._fitting = False
@@ -109,7 +115,8 @@ class MemoryMonitor(keras.callbacks.ProgbarLogger):
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Shows the figures in the progress bar."""
-        super().on_train_batch_end(batch, self._with_figures(logs) if self.verbose == 1 else logs)
+        shown = self._log or self.verbose == 1
+        super().on_train_batch_end(batch, self._with_figures(logs) if shown else logs)
 
     def _start(self) -> None:
         self._stop()
@@ -124,7 +131,8 @@ class MemoryMonitor(keras.callbacks.ProgbarLogger):
     def _open(self, phase: str) -> None:
         self._close()
         if self._sampler is not None:
-            take_peak(self._device)
+            self._meter = PeakMeter(self._device)
+            self._meter.__enter__()
             self._sampler.restart()
             self._phase = phase
         if self.progbar is not None and self.progbar.stateful_metrics is not None:
@@ -136,7 +144,8 @@ class MemoryMonitor(keras.callbacks.ProgbarLogger):
             return
         self._sampler.look()
         now, host, host_peak = self._sampler.device_now, self._sampler.host, self._sampler.host_peak
-        peak = take_peak(self._device)
+        self._meter.__exit__(None, None, None)
+        peak = self._meter.peak
         counted = peak > 0  # the CPU's allocator outside of an arena may say 0
         self._phases.append(
             PhaseMemory(
@@ -146,15 +155,17 @@ class MemoryMonitor(keras.callbacks.ProgbarLogger):
         self._phase = ""
 
     def _with_figures(self, logs: dict[str, Any] | None) -> dict[str, Any]:
-        """The logs with memory in them; a copy, so that no other callback sees it."""
+        """The logs with memory in them; a copy, so that no other callback sees it unless that is asked for."""
+        logs = {} if logs is None else logs if self._log else dict(logs)
         if self._sampler is None:
-            return dict(logs or {})
+            return logs
         trained = [phase.device_peak for phase in self._phases if phase.epoch == self._epoch]
-        peak = (
-            self._sampler.device_peak if self._phase or not trained else max(filter(None, trained), default=0)
-        )
-        figures = {"device_GiB": peak / _GIB} if peak else {}
-        return {**(logs or {}), **figures, "host_GiB": self._sampler.host / _GIB}
+        so_far = max(self._sampler.device_peak, self._meter.peak)
+        peak = so_far if self._phase or not trained else max(filter(None, trained), default=0)
+        if peak:
+            logs["device_GiB"] = peak / _GIB
+        logs["host_GiB"] = self._sampler.host / _GIB
+        return logs
 
     def _look_for_leaks(self) -> None:
         if not self._phases:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from memfit.showing import Shown
 from memfit.sizes import Size
 from memfit.tables import table
 from memfit.training.monitoring.growth import Growth
@@ -30,7 +31,7 @@ class PhaseMemory:
 
 
 @dataclass(frozen=True, repr=False)
-class MemoryRecord:
+class MemoryRecord(Shown):
     """What `MemoryMonitor` saw.
 
     Attributes:

@@ -5,7 +5,7 @@ import weakref
 
 import psutil
 
-from memfit.budgets.counting import read_count
+from memfit.budgets.budget import read_count
 from memfit.sizes import Size
 
 # Often enough to see what a batch of some seconds does to the host; one look takes tens of microseconds.

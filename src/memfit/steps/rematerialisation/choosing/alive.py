@@ -56,6 +56,10 @@ class Choice:
         """Returns the choice with one more segment, which starts at a forward op."""
         return Choice(self.kept, tuple(sorted({*self.starts, index})))
 
+    def join(self, other: "Choice") -> "Choice":
+        """Returns the choice that keeps only what both keep, with the segments of both."""
+        return Choice(self.kept & other.kept, tuple(sorted({*self.starts, *other.starts})))
+
     def not_starting(self, index: int) -> "Choice":
         """Returns the choice without the segment that starts at a forward op."""
         return Choice(self.kept, tuple(start for start in self.starts if start != index))
@@ -159,7 +163,6 @@ class Ledger:
         self._in_place = np.array(
             [trace.in_place and trace.ops[index].type in _IN_PLACE for index in self._step_ops], bool
         )
-        self.counted = 0  # ops of all choices so far, for a search that has to end
 
     def count(self, choice: Choice) -> Usage:
         """Counts what is alive at every op of a step that keeps the tensors of a choice."""
@@ -168,7 +171,6 @@ class Ledger:
         segments = np.searchsorted(np.array(choice.starts, np.int64), self._levels, side="right")
         order = np.argsort(-segments, kind="stable")  # of the backward steps
         rerun = self._find_rerun(gone, segments + 1, order)
-        self.counted += len(self._ops) + len(rerun.steps)
 
         times = np.arange(len(self._ops))
         ranks = np.empty_like(order)
@@ -186,22 +188,6 @@ class Ledger:
         indices = self._ops[rerun.steps].tolist()
         cost = sum(self.trace.ops[index].cost for index in indices)
         return Usage(totals, ops, indices, cost, events, last_reads)
-
-    def count_gradients(self) -> list[int]:
-        """Returns for each forward op the most that gradients alone take while its backward ops run."""
-        first = next(
-            (n for n, tensor in enumerate(self._tensors) if tensor[0] >= self.trace.forward_count),
-            len(self._tensors),
-        )
-        reads, writes = self._plain_reads, self._plain_writes
-        of_reads, of_writes = reads.values >= first, writes.values >= first
-        events = Events(
-            reads.rows[of_reads], reads.values[of_reads], writes.rows[of_writes], writes.values[of_writes]
-        )
-        totals, _ = self._add_up(events, self._in_place)
-        most = np.zeros(self.trace.forward_count + 1)
-        np.maximum.at(most, self._levels, totals[self._forward :])
-        return [int(total) for total in most]
 
     def list_idle(self, usage: Usage, time: int) -> list[tuple[int, TensorId]]:
         """Lists the forward tensors, each with its run, that are alive at a time and not used then."""

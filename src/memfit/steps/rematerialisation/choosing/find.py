@@ -1,22 +1,21 @@
 """Finding the choices worth having: the least recomputation for less and less memory."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from memfit.sizes import Size
 from memfit.steps.rematerialisation.choosing.alive import Choice, Ledger
-from memfit.steps.rematerialisation.choosing.divide import Division
 from memfit.steps.rematerialisation.choosing.model_trace import trace_model
-from memfit.steps.rematerialisation.choosing.options import Cuts
 from memfit.steps.rematerialisation.choosing.refine import refine
 from memfit.steps.rematerialisation.segments import Segments
 from memfit.steps.rematerialisation.trace import TensorId, Trace
 
 # Fractions of stock's activation memory that choices are looked for at.
 _RATIOS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.27, 0.24, 0.225, 0.21, 0.195, 0.18, 0.15, 0.12)
+# A tensor below this share of all that the backward pass reads is always kept: means, variances, scales.
+_SMALL = 1 / 2000
 # Recomputation above this part of a step (nearly two forward passes) is not looked for: micro-batches cost less.
 _DEAREST = 0.6
-# Ops counted after which no more single changes are looked for where cuts do.
-_MOST_COUNTED = 1_200_000
 
 
 def find_choices(
@@ -54,6 +53,24 @@ def _keep_everything(trace: Trace) -> Choice:
     return Choice(frozenset(tensors), ())
 
 
+def split_by_size(trace: Trace) -> tuple[int, frozenset[TensorId], frozenset[TensorId]]:
+    """Returns up to how many bytes a tensor is small, and the forward tensors to decide about.
+
+    Returns:
+        The bytes; the small tensors, which are always kept; the large ones that the backward pass reads.
+    """
+    read = {trace.root(tensor) for index in trace.backward for tensor in trace.list_needs(index)}
+    small_bytes = int(_SMALL * sum(map(trace.size, read)))
+    small = frozenset(
+        (index, number)
+        for index, op in enumerate(trace.forward)
+        for number, size in enumerate(op.sizes)
+        if size <= small_bytes and not op.is_alias
+    )
+    large = (tensor for tensor in read - small if tensor[0] >= 0 and trace.ops[tensor[0]].recomputable)
+    return small_bytes, small, frozenset(large)
+
+
 class _Search:
     """The search for choices in one trace."""
 
@@ -61,52 +78,31 @@ class _Search:
         self._trace = trace
         self._stock_bytes = stock_bytes
         self._batch_size = batch_size
-        self._full_ledger = Ledger(trace)
-        self._cuts = Cuts(trace, self._full_ledger)
-        self._division = Division(self._cuts)
-        self._ledger = Ledger(trace, self._cuts.small_bytes)
-        everything = self._full_ledger.count(_keep_everything(trace)).peak
-        # Small tensors, which the quick ledger leaves out.
-        self._small_bytes = everything - self._ledger.count(Choice(self._cuts.all_large, ())).peak
+        self._small_bytes, self._small, self._large = split_by_size(trace)
+        self._ledger = Ledger(trace)
         self._step_cost = sum(op.cost for op in trace.ops)
 
-    def run(self) -> list[Segments]:
-        """Lists choices of less and less memory, down to the smallest there is.
-
-        There are two ways: cuts, which are quick, and single changes from the choice before, which go farther and
-        cost less time in a U-Net, but take long to find in a large network. The cheaper choice of the two is taken.
-        """
-        choices: list[Segments] = []
-        if not self._cuts.all_large:
-            return choices
-        latest = walked = Choice(self._cuts.all_large, ())
-        for ratio in _RATIOS:
-            aim = ratio * self._stock_bytes - self._small_bytes
-            divided = self._division.divide(aim)
-            candidates = [] if divided is None else [divided]
-            if self._ledger.counted < _MOST_COUNTED and (farther := refine(self._ledger, walked, aim)):
-                walked = farther
-                candidates.append(walked)
-            choice = self._pick_cheapest(candidates, aim) or refine(self._ledger, divided or latest, aim)
-            if choice is None:
-                break
-            latest = choice
-            choices.append(self._describe(choice))
-            if choices[-1].recomputed > _DEAREST:
-                break
-        return choices
-
-    def _pick_cheapest(self, candidates: list[Choice], aim: float) -> Choice | None:
-        """Picks the candidate below an aim that recomputes least; None where there is none."""
-        usages = [(self._ledger.count(choice), choice) for choice in candidates]
-        fitting = [(usage.cost, choice) for usage, choice in usages if usage.peak <= aim]
-        return min(fitting, key=lambda item: item[0])[1] if fitting else None
+    def run(self) -> Iterator[Segments]:
+        """Yields choices of less and less memory, each refined from the one before."""
+        choice = Choice(self._large, ())
+        quick = Ledger(self._trace, self._small_bytes)
+        # Small tensors, which the quick ledger leaves out.
+        left_out = self._ledger.count(_keep_everything(self._trace)).peak - quick.count(choice).peak
+        for ratio in _RATIOS if self._large else ():
+            refined = refine(quick, choice, ratio * self._stock_bytes - left_out)
+            if refined is None:
+                return
+            choice = refined
+            segments = self._describe(choice)
+            yield segments
+            if segments.recomputed > _DEAREST:
+                return
 
     def _describe(self, choice: Choice) -> Segments:
         """Turns a choice into segments, with names and figures."""
         starts = tuple(sorted({self._skip_constants(start) for start in choice.starts}))
-        kept = choice.kept | self._cuts.small
-        usage = self._full_ledger.count(Choice(kept, starts))
+        kept = choice.kept | self._small
+        usage = self._ledger.count(Choice(kept, starts))
         return Segments(
             batch_size=self._batch_size,
             starts=tuple(self._trace.ops[start].name for start in starts),

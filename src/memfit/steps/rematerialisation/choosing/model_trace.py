@@ -8,7 +8,7 @@ from memfit.compat.tf_graphs import gradients
 from memfit.errors import InvalidInput
 from memfit.steps.rematerialisation.backward_order import list_gradient_ops, order_backward_ops
 from memfit.steps.rematerialisation.rewrite.concats import split_concats
-from memfit.steps.rematerialisation.rewrite.tiles import remove_tiles
+from memfit.steps.rematerialisation.rewrite.sums import split_sums
 from memfit.steps.rematerialisation.trace import Trace, read_trace
 
 
@@ -29,8 +29,6 @@ def trace_model(model: Any, batch_size: int, specs: Any = None, *, compiled: boo
     """Traces one training call of a model and its gradients.
 
     Args:
-        model: A built Keras model.
-        batch_size: The batch its shapes are taken at.
         specs: Tensor specs (with the batch axis) in the structure that the model is called with; needed only
             for models that do not know their inputs (subclassed ones).
         compiled: Whether XLA compiles the step: its backward pass goes through one branch after the other, and
@@ -60,7 +58,7 @@ def trace_model(model: Any, batch_size: int, specs: Any = None, *, compiled: boo
         stock = read_trace(forward, backward, scope, batch_size)
         backward, results = split_concats(graph.get_operations()[after:], results)
         backward = order_backward_ops(
-            forward, remove_tiles(backward), list_gradient_ops(results), by_branch=compiled
+            forward, split_sums(backward), list_gradient_ops(results), by_branch=compiled
         )
         traces.append(ModelTrace(stock, read_trace(forward, backward, scope, batch_size)))
 

@@ -1,20 +1,22 @@
 """Refining a choice of what to keep against the exact count of what is alive at every op.
 
-Cuts keep whatever is alive at a cut, and know a segment only by its largest moment. Below the memory they reach,
-single changes do better: not to keep one tensor, to forget what was recomputed once more between two uses, to keep
-one again. Each is counted op by op, as it will run.
+It is changed one thing at a time, at the moment that has most: not to keep one tensor, to forget what was
+recomputed until it is used again, to keep one again. Each change is counted op by op, as it will run.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from memfit.steps.rematerialisation.choosing.alive import Choice, Ledger, Usage
-from memfit.steps.rematerialisation.choosing.options import THRESHOLDS
 from memfit.steps.rematerialisation.trace import TensorId
 
-# Changes that a refinement makes at most, and how many it looks at for each.
-_CHANGES, _TRIED = 30, 12
+# How many changes are compared at a time, and how many of them are made, as long as each is worth this part of what
+# it is worth alone.
+_COMPARED, _AT_ONCE, _STILL_WORTH = 40, 5, 0.5
+# Cost per byte that classes of ops begin at: 2-3 is an elementwise op, up to 10 a softmax or a pooling, more a
+# convolution or a matrix product.
+_COST_CLASSES = (4.0, 12.0, 40.0)
 # Tensors that it tries to keep again, the dearest first.
 _KEPT_AGAIN = 20
 
@@ -32,16 +34,20 @@ def refine(ledger: Ledger, choice: Choice, aim: float) -> Choice | None:
 def _lower(ledger: Ledger, choice: Choice, aim: float) -> Choice | None:
     """Changes a choice, each time by what brings most for its cost, until it stays below the aim."""
     usage = ledger.count(choice)
-    for _ in range(_CHANGES):
-        if usage.excess(aim) <= 0:
-            return choice
-        best = None
-        for changes in (_list_changes(ledger, choice, usage), _list_double_changes(ledger, choice, usage)):
-            best = best or _pick_best(ledger, list(islice(changes, _TRIED)), usage, aim)
-        if best is None:
-            return None
-        choice, usage = best
-    return None
+    while usage.excess(aim) > 0:
+        changes = chain(_list_changes(ledger, choice, usage), _list_double_changes(ledger, choice, usage))
+        ranked: list[tuple[float, Choice]] = []
+        while not ranked:
+            compared = list(islice(changes, _COMPARED))
+            if not compared:
+                return None
+            ranked = _rank(ledger, compared, usage, aim)
+        for worth, change in ranked[:_AT_ONCE]:
+            joined = choice.join(change)
+            after = ledger.count(joined)
+            if _find_worth(usage, after, aim) >= _STILL_WORTH * worth:
+                choice, usage = joined, after
+    return choice
 
 
 def _cheapen(ledger: Ledger, choice: Choice, aim: float) -> Choice:
@@ -64,19 +70,15 @@ def _take_if_cheaper(
     return (change, usage) if usage.cost < present[1].cost and usage.peak <= aim else present
 
 
-def _pick_best(
-    ledger: Ledger, changes: Sequence[Choice], before: Usage, aim: float
-) -> tuple[Choice, Usage] | None:
-    """Picks the change that brings most for what it costs; what costs nothing comes first."""
-    best: tuple[Choice, Usage] | None = None
-    most = 0.0
-    for change in changes:
-        after = ledger.count(change)
-        gain = before.excess(aim) - after.excess(aim)
-        worth = gain / max(after.cost - before.cost, 1.0)
-        if gain > 0 and worth > most:
-            best, most = (change, after), worth
-    return best
+def _rank(ledger: Ledger, changes: Sequence[Choice], usage: Usage, aim: float) -> list[tuple[float, Choice]]:
+    """Lists the changes that lead on, each with its worth, the best first."""
+    worths = [(_find_worth(usage, ledger.count(change), aim), change) for change in changes]
+    return sorted((item for item in worths if item[0] > 0), key=lambda item: -item[0])
+
+
+def _find_worth(before: Usage, after: Usage, aim: float) -> float:
+    """Returns what a change brings for what it costs; what costs nothing comes first."""
+    return (before.excess(aim) - after.excess(aim)) / max(after.cost - before.cost, 1.0)
 
 
 def _list_changes(ledger: Ledger, choice: Choice, usage: Usage) -> Iterator[Choice]:
@@ -111,7 +113,7 @@ def _sort_idle(ledger: Ledger, usage: Usage, time: int) -> list[tuple[int, Tenso
     return sorted(
         ledger.list_idle(usage, time),
         key=lambda item: (
-            bisect_right(THRESHOLDS, _cost_per_byte(ledger, item[1])),
+            bisect_right(_COST_CLASSES, _cost_per_byte(ledger, item[1])),
             -ledger.trace.size(item[1]),
             item,
         ),

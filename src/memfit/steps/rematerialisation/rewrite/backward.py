@@ -4,15 +4,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from memfit.compat.tf_graphs import Op, Tensor, clone, compiles_with_xla, set_input
+from memfit.compat.tf_graphs import Op, Tensor, clone, compiles_with_xla, run_after, set_input
 from memfit.errors import InvalidInput
 from memfit.steps.rematerialisation.backward_order import order_backward_ops
 from memfit.steps.rematerialisation.recomputation import is_available, order_segments
-from memfit.steps.rematerialisation.rewrite.chain import Chain
-from memfit.steps.rematerialisation.rewrite.tiles import remove_tiles
-from memfit.steps.rematerialisation.rewrite.xla_order import XlaOrder
-from memfit.steps.rematerialisation.rewrite.xla_storage import XlaStorage
-from memfit.steps.rematerialisation.rewrite.xla_waiting import build_flag, make_wait
+from memfit.steps.rematerialisation.rewrite.sums import split_sums
+from memfit.steps.rematerialisation.rewrite.xla import XlaOrder, XlaStorage, build_flag, make_wait
 from memfit.steps.rematerialisation.segments import Segments
 from memfit.steps.rematerialisation.trace import TensorId, Trace, read_trace
 
@@ -48,19 +45,11 @@ def recompute_in_backward_pass(
     The forward pass is left as it is: random numbers are drawn once, statistics move once. Only pure ops are
     run again, with the inputs they had.
 
-    Args:
-        forward: The graph's forward ops, in the order they were made.
-        backward: The graph's backward ops, in the order they were made.
-        scope: The name scope of the forward ops.
-        segments: What to keep, and where segments start.
-        incoming: The gradients of the forward pass's outputs.
-        wanted: The ops that give the gradients of the weights.
-
     Returns:
         What gives for each gradient the tensor to read instead of it.
     """
     compiled = compiles_with_xla(forward[0].graph)
-    backward = order_backward_ops(forward, remove_tiles(backward), wanted, by_branch=compiled)
+    backward = order_backward_ops(forward, split_sums(backward), wanted, by_branch=compiled)
     trace = read_trace(forward, backward, scope, segments.batch_size)
     indices = {op.name: index for index, op in enumerate(trace.forward)}
     names = (tensor.rpartition(":") for tensor in segments.kept)
@@ -69,7 +58,7 @@ def recompute_in_backward_pass(
     step = _Step(trace, [*forward, *backward], kept, starts)
     if compiled:
         return _rewrite_for_xla(step, incoming, wanted)
-    chain = Chain(incoming)
+    chain = _Chain(incoming)
     for order in reversed(order_segments(trace, kept, starts)):
         _rewrite_in_chain(step, order, chain)
     return lambda gradient: gradient
@@ -99,7 +88,30 @@ class _Step:
         return index < self.trace.forward_count
 
 
-def _rewrite_in_chain(step: _Step, order: Sequence[int], chain: Chain) -> None:
+class _Chain:
+    """Ops that each wait for the one before: executors run whatever is ready, and would compute all again early."""
+
+    def __init__(self, incoming: Sequence[Tensor]) -> None:
+        self._before: list[Op] = [tensor.op for tensor in incoming]
+        self._of_biases: set[Op] = set()
+
+    def append(self, op: Op) -> None:
+        """Lets an op run next."""
+        producers = {tensor.op for tensor in op.inputs}
+        if not producers:  # a constant would not be one any more if it waited
+            return
+        for before in self._before:
+            if before not in producers:
+                run_after(op, before)
+        # oneDNN merges a bias's gradient into the filter's: what waits for the one would then wait for the
+        # other, which may wait for it in turn. So nothing waits for a bias's gradient, or what follows from it.
+        if op.type == "BiasAddGrad" or producers & self._of_biases:
+            self._of_biases.add(op)
+        else:
+            self._before = [op]
+
+
+def _rewrite_in_chain(step: _Step, order: Sequence[int], chain: _Chain) -> None:
     """Copies the forward ops that a segment runs again, lets its backward ops read the copies, and chains both."""
     copies: dict[int, list[Tensor]] = {}
     for index in order:

@@ -31,7 +31,6 @@ def split_concats(
     gradient (83 MiB a sample instead of 76, in 16 parts).
 
     Args:
-        backward: The backward ops in the order they were made.
         results: What the backward pass is for: tensors, slices of tensors, or None.
         at_once: Whether the gradients of all parts are made one after the other, with nothing between.
 

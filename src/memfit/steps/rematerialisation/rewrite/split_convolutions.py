@@ -41,7 +41,6 @@ def split_convolutions(
     """Replaces the largest convolutions of a graph by loops over parts of the batch.
 
     Args:
-        graph_ops: The ops to look at.
         segments: What the step keeps, and what its activations take.
         outputs: Tensors that were handed out already, and so cannot be replaced.
 

@@ -1,0 +1,154 @@
+"""Runs on the terminal: the table at the end of `memfit run`, and the list of `memfit runs`."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from memfit.reporting.caches import describe_age
+from memfit.sizes import Size
+from memfit.tables import table
+from memfit.training.records.record import FINISHED, REFUSED, RunRecord
+
+_MOST_SHOWN = 3  # calls of fit() that are shown one by one at the end of a run
+_LONGEST_NAME = 20
+# What stays out of `--json`, where it would be most of the text: the record's file has it.
+_LEFT_OUT = ("series", "marks", "findings")
+
+
+def describe_end(records: Sequence[tuple[Path, RunRecord]], *, kept: bool, next_command: str = "") -> str:
+    """Returns the table at the end of a run.
+
+    Args:
+        records: The records of what was trained, with their files.
+        kept: Whether the files stay.
+        next_command: What to run to see more, with "RUN" for the id; empty for nothing.
+    """
+    lines = []
+    for path, record in records[-_MOST_SHOWN:]:
+        lines.append(f"{_name(record)}: {_describe_outcome(record)}")
+        rows = []
+        if record.outcome != REFUSED:
+            rows += [["peak", _describe_peaks(record)], ["time", _describe_time(record)]]
+            rows += [["events", _describe_events(record)]]
+        rows += [["record", f"{record.id}, {_short(path)}" if kept else "not kept (MEMFIT_RUNS=0)"]]
+        lines += ["  " + line for line in table(rows).splitlines()]
+    if len(records) > _MOST_SHOWN:
+        lines.append(f"and {len(records) - _MOST_SHOWN} fit() before: memfit runs")
+    if next_command and kept and records:
+        lines.append(f"to see more: {next_command.replace('RUN', records[-1][1].id)}")
+    return "\n".join(lines)
+
+
+def describe_runs(records: Sequence[RunRecord], most: int, next_command: str) -> str:
+    """Returns the list of runs, the newest first, with the next command at its end."""
+    if not records:
+        return "There is no record of a run yet: memfit.fit and memfit run leave one for each training."
+    rows = [
+        [
+            record.id,
+            describe_age(time.time() - record.begun),
+            _cut(record.model),
+            record.batch_size or "-",
+            record.predicted or "-",
+            record.device_peak or "-",
+            describe_seconds(record.seconds),
+            record.state,
+        ]
+        for record in records[:most]
+    ]
+    head = ["run", "begun", "model", "batch", "predicted", "measured", "time", "ended"]
+    lines = [table(rows, head=head, right=[3, 4, 5, 6])]
+    if len(records) > most:
+        lines.append(f"and {len(records) - most} more: memfit runs --all")
+    return "\n".join([*lines, f"to see more: {next_command.replace('RUN', records[0].id)}"])
+
+
+def to_summary(record: RunRecord, path: Path | None = None) -> dict[str, Any]:
+    """Returns a record as plain data without what makes it long."""
+    plain = {name: value for name, value in record.to_json().items() if name not in _LEFT_OUT}
+    if plain["plan"] is not None:
+        plain["plan"] = {name: value for name, value in plain["plan"].items() if name != "timeline"}
+    counts = {kind: len(record.of_kind(kind)) for kind in ("out of memory", "death", "checkpoint")}
+    return {
+        **plain,
+        "state": record.state,
+        "seconds": round(record.seconds, 2),
+        "events": counts,
+        "file": None if path is None else str(path),
+    }
+
+
+def describe_seconds(seconds: float) -> str:
+    """Returns a time as one reads it: "0.41 s", "41 s", "12 min", "3.2 h"."""
+    if seconds < 0.1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _name(record: RunRecord) -> str:
+    number = f"fit() {record.call + 1}: " if record.call > 0 else ""
+    batch = "" if record.batch_size is None else f", batch {record.batch_size}"
+    return f"{number}{record.model}{batch}"
+
+
+def _describe_outcome(record: RunRecord) -> str:
+    if record.state == FINISHED or record.epoch is None:
+        return record.state
+    return f"{record.state} in epoch {record.epoch + 1}, after batch {record.batch}"
+
+
+def _describe_peaks(record: RunRecord) -> str:
+    parts = []
+    if record.device_peak is not None:
+        parts.append(f"{record.device_peak} measured")
+    elif record.host_peak is not None:
+        parts.append(f"not counted on {record.device} (process: {record.host_peak})")
+    if record.plan is not None:
+        known = "at most" if record.plan.is_bound else "predicted"
+        stock = "" if record.plan.changes_nothing else f" (stock Keras: {record.plan.stock})"
+        parts.append(f"{record.plan.predicted} {known}{stock}")
+    elif record.memory is not None and record.device_peak is not None:
+        over = record.device_peak - record.memory
+        parts.append(
+            f"{Size(over)} over the budget of {record.memory}" if over > 0 else f"of {record.memory}"
+        )
+    return ", ".join(parts) or "not measured"
+
+
+def _describe_time(record: RunRecord) -> str:
+    told = describe_seconds(record.seconds)
+    if record.step_seconds is None:
+        return told
+    told += f"; {describe_seconds(record.step_seconds)} a step"
+    plan = record.plan
+    if plan is None or plan.changes_nothing:
+        return told
+    stock = describe_seconds(record.step_seconds / plan.time)
+    return f"{told}, predicted {plan.time:.2f}x stock Keras's {stock}"
+
+
+def _describe_events(record: RunRecord) -> str:
+    shortages, leaks = len(record.of_kind("out of memory")), len(record.of_kind("leak"))
+    parts = [
+        f"{shortages} time{'s' * (shortages != 1)} out of memory" if shortages else "",
+        f"{record.restarts} restart{'s' * (record.restarts != 1)}" if record.restarts else "",
+        "host memory grows (a leak)" if leaks else "",
+    ]
+    return ", ".join(filter(None, parts)) or "none, no restarts"
+
+
+def _short(path: Path) -> str:
+    """The path from the home or the current folder, where that is shorter."""
+    for folder, name in ((Path.cwd(), ""), (Path.home(), "~/")):
+        if path.is_relative_to(folder):
+            return f"{name}{path.relative_to(folder)}"
+    return str(path)
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."

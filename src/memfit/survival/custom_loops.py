@@ -1,0 +1,63 @@
+"""Noticing that a script trains in a loop of its own: its first optimizer update outside of `fit`."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from memfit.survival.intercepting import intercept
+
+_PACKAGE = Path(__file__).parents[1]
+# Frames of memfit between a script and Keras: what stands in for Keras's methods.
+_BETWEEN = {"intercepting.py", "custom_loops.py"}
+_RUNS_SCRIPT = "scripts.py"
+
+
+def before_first_update(keras: Any, script: Path, act: Callable[[str], None]) -> Callable[[], None]:
+    """Acts once before the first optimizer update that no `fit` makes.
+
+    `train_on_batch` counts as a loop of one's own: memfit sees no batches there. An update that the script writes
+    without an optimizer of Keras is not noticed.
+
+    Args:
+        keras: The module.
+        script: The script.
+        act: Called with the place, such as "line 31"; what it raises ends the script.
+
+    Returns:
+        What stops looking.
+    """
+    from tensorflow import autograph
+
+    done = False
+
+    def handle(original: Any, optimizer: Any, **arguments: Any) -> Any:
+        nonlocal done
+        if not done and not _is_called_by_memfit(inspect.currentframe()):
+            done = True
+            act(_line_of(script, inspect.currentframe()))
+        return original(optimizer, **arguments)
+
+    convert = autograph.experimental.do_not_convert
+    return intercept(keras.optimizers.Optimizer, "apply", handle, decorate=convert)
+
+
+def _is_called_by_memfit(frame: FrameType | None) -> bool:
+    """Whether a training step or a search of memfit is among the callers, up to where the script begins."""
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        if file.is_relative_to(_PACKAGE) and file.name not in _BETWEEN:
+            return file.name != _RUNS_SCRIPT
+        frame = frame.f_back
+    return False
+
+
+def _line_of(script: Path, frame: FrameType | None) -> str:
+    """Returns the script's own line among the callers; a function that AutoGraph rewrote has a file of its own."""
+    name = str(script.absolute())
+    while frame is not None:
+        if frame.f_code.co_filename == name:
+            return f"line {frame.f_lineno}"
+        frame = frame.f_back
+    return "a module of it"

@@ -1,0 +1,141 @@
+"""One call of `fit` and its record: opened when the plan is there, closed however the call ends."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import keras
+
+from memfit.errors import MemfitError
+from memfit.planning.does_not_fit import DoesNotFit
+from memfit.planning.plan import Plan
+from memfit.training.guard.events import Journal, OutOfMemory
+from memfit.training.records.callback import RecordingCallback
+from memfit.training.records.opening import Place, open_record
+from memfit.training.records.record import FAILED, FINISHED, INTERRUPTED, OUT_OF_MEMORY, REFUSED
+from memfit.training.records.recorder import Recorder
+from memfit.training.running import current_runner
+from memfit.training.summary import Line, summarise
+
+_LOG = logging.getLogger("memfit")
+
+
+class RecordedCall:
+    """A call of `fit`; its record is written as it goes, and a failure to do so is not the training's.
+
+    Args:
+        model: The model.
+        arguments: Keras's arguments.
+        memory: What was asked for.
+        allow: The farthest that a plan may go.
+        journal: Where the guard notes what happens.
+        planned_before: Whether the plan is the user's, made before.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        arguments: Mapping[str, Any],
+        memory: int | str | None,
+        allow: str,
+        journal: Journal,
+        *,
+        planned_before: bool,
+    ) -> None:
+        self._planned_before = planned_before
+        self._model, self._arguments, self._memory, self._allow = model, arguments, memory, allow
+        self._journal = journal
+        self._called = time.monotonic()
+        self._recorder: Recorder | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def begin(self, plan: Plan | None) -> None:
+        """Tells what is planned and opens the record: the plan is there, or it is known that there is none."""
+        seconds = 0.0 if plan is None or self._planned_before else time.monotonic() - self._called
+        place = current_runner().place()
+        self._tell(plan, 0 if place is None else place.call, seconds)
+        if place is not None:
+            self._open(place, plan, seconds)
+
+    def _tell(self, plan: Plan | None, call: int, seconds: float) -> None:
+        teller = current_runner().teller(self._arguments)
+        if plan is not None:
+            lines = summarise(
+                plan,
+                self._model.name,
+                self._arguments,
+                call=call,
+                asked=self._planned_before or self._memory is not None,
+                seconds=seconds,
+                as_flags=teller.as_flags,
+            )
+            teller.tell(lines)
+        elif self._memory is None and self._journal.events:  # otherwise it was a warning
+            teller.tell([Line(f"fit(): {self._journal.events[-1]}")])
+
+    def _open(self, place: Place, plan: Plan | None, seconds: float) -> None:
+        try:
+            record = open_record(
+                place,
+                self._model,
+                self._arguments,
+                plan,
+                memory=self._memory,
+                allow=self._allow,
+                planning_seconds=seconds or None,
+            )
+        except Exception as error:  # a record is not worth a training
+            _LOG.info("no record is kept of this training: %s", error)
+            return
+        self._recorder = Recorder(record, place.folder, self._journal.events)
+        self._recorder.start()
+
+    @contextlib.contextmanager
+    def listening(self, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Gives the arguments with one callback more, which counts epochs and batches."""
+        if self._recorder is None:
+            yield arguments
+            return
+        callback, callbacks = RecordingCallback(self._recorder), arguments["callbacks"]
+        if isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks.callbacks.append(callback)
+            try:
+                yield arguments
+            finally:
+                callbacks.callbacks.remove(callback)
+            return
+        listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+        yield {**arguments, "callbacks": [*(each for each in listed if each is not None), callback]}
+
+    @property
+    def file(self) -> Path | None:
+        """The record's file; None where none is kept."""
+        return None if self._recorder is None else self._recorder.path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        place = current_runner().place() if isinstance(error, DoesNotFit) else None
+        if self._recorder is None and place is not None:
+            self._open(place, None, 0.0)
+        if self._recorder is not None:
+            self._recorder.end(*_judge(error))
+
+
+def _judge(error: BaseException | None) -> tuple[str, str]:
+    """Returns the outcome, and a sentence; of an error that is not memfit's only the type: it may tell secrets."""
+    if error is None:
+        return FINISHED, ""
+    if isinstance(error, OutOfMemory):
+        return OUT_OF_MEMORY, str(error)
+    if isinstance(error, MemfitError):
+        return REFUSED, str(error)
+    if not isinstance(error, Exception):
+        return INTERRUPTED, f"Ended by {type(error).__name__}."
+    return FAILED, f"The script failed with {type(error).__name__}."
