@@ -80,13 +80,15 @@ def test_kills_and_crashes_cost_nothing_but_time(tmp_path: Path, monkeypatch: py
     assert trained(tmp_path / "undisturbed", monkeypatch) == (0, [])
     code, lines = trained(tmp_path / "killed", monkeypatch)
     assert code == 0
-    assert [re.sub(r"after batch \d+", "after batch N", line) for line in lines] == [
+    # Which checkpoint was whole when the process died depends on how fast the disk is.
+    position = r"(after batch \d+|at the beginning) of epoch \d"
+    assert [re.sub(position, "at its checkpoint", line) for line in lines] == [
         "SIGKILL in epoch 1, batch 9",
         "likely cause: kill -9 or a scheduler; the kernel counted no OOM kill",
-        "restart 1: goes on after batch N of epoch 1",
+        "restart 1: goes on at its checkpoint",
         "SIGSEGV in epoch 2, batch 6",
         "likely cause: a crash in native code; the lines above may say more",
-        "restart 2: goes on after batch N of epoch 2",
+        "restart 2: goes on at its checkpoint",
     ]
     results = [
         json.loads((tmp_path / name / "result.json").read_text()) for name in ("undisturbed", "killed")

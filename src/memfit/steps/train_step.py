@@ -16,6 +16,7 @@ from memfit.steps.custom_step import watch_updates
 from memfit.steps.gradients import GradientShelf
 from memfit.steps.host_arrays import HostArrays
 from memfit.steps.installing import is_custom
+from memfit.steps.micro_batches.samples import whole
 from memfit.steps.micro_batches.step import (
     Apply,
     Forward,
@@ -85,11 +86,11 @@ class TrainStep:
         if model.jit_compile and not model.run_eagerly:
             return build_body(model, recipe, parts=parts)
         if recipe.immediate_update:
-            return model.train_step
-        whole = recipe.segments is not None and recipe.micro_batch is None
-        self._shelf = GradientShelf(own_buffers=whole)
+            return lambda data: model.train_step(whole(data))
+        one_pass = recipe.segments is not None and recipe.micro_batch is None
+        self._shelf = GradientShelf(own_buffers=one_pass)
         self._update = Update(model, self._shelf)
-        if whole and model.variables:
+        if one_pass and model.variables:
             self._placeholders = PlaceholderBuffers([variable.value for variable in model.variables])
         return build_body(model, recipe, self._shelf.put, parts)
 
