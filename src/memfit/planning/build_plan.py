@@ -66,7 +66,7 @@ def _list_rows(job: Job, recipe: Recipe, batch_size: int, facts: Facts | None) -
 def _describe(lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Facts | None) -> LeverRow:
     fidelity = lever.fidelity(job)
     if not lever.is_used(recipe):
-        why, saving = _explain_unused(lever, job, recipe, batch_size), None
+        why, saving = _explain_unused(lever, job, batch_size, facts), None
         if lever.why_not(job) is None:
             saving = lever.advise_saving(facts, job, batch_size)
         return LeverRow(lever.name, fidelity, used=False, why=why, saving=saving)
@@ -86,13 +86,16 @@ def _describe(lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Fa
     )
 
 
-def _explain_unused(lever: Lever, job: Job, recipe: Recipe, batch_size: int) -> str:
+def _explain_unused(lever: Lever, job: Job, batch_size: int, facts: Facts | None) -> str:
     if (reason := lever.why_not(job)) is not None:
         return reason
-    if next(iter(lever.offer(job, Recipe(), batch_size)), None) is None:  # it only advises
+    offered = next(iter(lever.offer(job, Recipe(), batch_size)), None)
+    if offered is None:  # it only advises
         return lever.explain(job, batch_size)
     if lever.fidelity(job) > job.allow:
         return f'allow="{lever.fidelity(job)}" would be needed: {lever.explain(job, batch_size)}'
+    if facts is not None and facts.need(offered, batch_size) >= facts.need(Recipe(), batch_size):
+        return "saves nothing in this training"
     return "other levers are enough, and more faithful or faster"
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from memfit.budgets.budget import budget
 from memfit.budgets.gpu_table import find_gpu
+from memfit.budgets.peaks import take_one_region
 from memfit.compat import keras_layers
 from memfit.errors import InvalidInput
 from memfit.estimation.cache import is_on, remembered
@@ -112,6 +113,7 @@ def _key(job: Job) -> tuple[Any, ...] | None:
 
 
 def _make(job: Job) -> Plan:
+    take_one_region()  # a trial of micro-batches would break an arena into regions that no large tensor fits
     with Recorder(job.model, job.data, job.device) as recorder:
         return _search(job, recorder)
 

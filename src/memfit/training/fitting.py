@@ -104,6 +104,8 @@ def fit(
         if plan is None and model.compiled:  # Keras says best that a model is not compiled
             plan = choose_plan(model, arguments, first, memory, allow, journal)
         if plan is not None:
+            if not plan.recipe.is_stock:
+                take_one_region()  # before anything runs, and the optimizer's state is made
             plan = _prepare(model, plan, arguments, first, journal)
         call.begin(plan)
         return _train(model, arguments, plan, allowed, journal, call)
@@ -144,8 +146,6 @@ def _train(
 ) -> keras.callbacks.History:
     """Trains as a plan says, under guard; returns Keras's history, with the `Run`."""
     recipe = Recipe() if plan is None else plan.recipe
-    if not recipe.is_stock:
-        take_one_region()  # before the optimizer's state is made, so that it lies there too
     mark = fingerprint_data(arguments["x"], arguments["y"])
     with recipe.applied(model), on_host(model, arguments, recipe.inputs_on_host) as (arguments, host):
         if recipe.inputs_on_host and host is None:

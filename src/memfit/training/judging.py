@@ -16,7 +16,7 @@ def judge(plan: Plan, measured: int) -> str | None:
         return None
     off = measured / plan.predicted
     told = f"{Size(measured)} measured, {plan.predicted} predicted ({off - 1:+.0%})"
-    if measured > plan.predicted + plan.margin:
+    if measured > plan.memory:
         less = Size(int(plan.memory / off))
         return f"The plan is too tight: {told}. Make it with memory={str(less).replace(' ', '')!r} instead."
     margin = plan.margin / plan.predicted
