@@ -140,10 +140,37 @@ class Lookup(layers.Layer):
         return ops.take(self.table, ids, axis=0)
 
 
+class Positions(layers.Layer):
+    """Adds a row for each position: the same rows for all samples, as many as the sequence is long."""
+
+    def __init__(self, of_one_table: bool = False) -> None:
+        super().__init__()
+        self.ids = layers.Embedding(9, 4)
+        self.places = self.ids if of_one_table else layers.Embedding(9, 4)
+
+    def call(self, ids: Any) -> Any:
+        return self.ids(ids) + self.places(ops.arange(ops.shape(ids)[1]))
+
+
+class Tiled(Positions):
+    """The same with a row for each position of each sample."""
+
+    def call(self, ids: Any) -> Any:
+        places = ops.broadcast_to(ops.arange(ops.shape(ids)[1]), ops.shape(ids))
+        return self.ids(ids) + self.places(places)
+
+
 @pytest.mark.parametrize(
     ("table", "jit_compile"),
-    [(lambda: layers.Embedding(5, 4), True), (Lookup, False)],
-    ids=["embedding", "table"],
+    [
+        (lambda: layers.Embedding(5, 4), True),
+        (Lookup, False),
+        (Positions, True),
+        (Positions, False),
+        (lambda: Positions(of_one_table=True), False),
+        (Tiled, False),
+    ],
+    ids=["embedding", "table", "positions under XLA", "positions", "one table for both", "tiled positions"],
 )
 def test_sparse_gradients_reach_the_optimizer_as_for_the_whole_batch(table: Any, jit_compile: bool) -> None:
     def make() -> keras.Model:
@@ -156,6 +183,20 @@ def test_sparse_gradients_reach_the_optimizer_as_for_the_whole_batch(table: Any,
 
     assert_same_training(
         make, lambda: {"x": IDS[:64], "y": Y[:64], "batch_size": 16, "epochs": 5}, micro_batch=5
+    )
+
+
+def test_positions_of_a_length_that_the_graph_does_not_know() -> None:
+    def make() -> keras.Model:
+        inputs = keras.Input((None,), dtype="int32")
+        x = layers.GlobalAveragePooling1D()(Positions()(inputs))
+        model = keras.Model(inputs, layers.Dense(3)(x))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(0.01), loss, jit_compile=False)
+        return model
+
+    assert_same_training(
+        make, lambda: {"x": IDS[:64], "y": Y[:64], "batch_size": 16, "epochs": 5}, micro_batch=4
     )
 
 
