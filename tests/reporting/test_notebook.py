@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import memfit
 from browser import browse, needs_browser
+from prepared import forking_environment
 from reporting.sample_runs import INJECTED, a_plan, a_run
 
 pytestmark = pytest.mark.timeout(1800)  # the notebook is executed in the time of the first test
@@ -64,9 +64,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
         "MEMFIT_CACHE": "0",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "IPYTHONDIR": str(folder / "ipython"),
-        "PYTHONPATH": os.pathsep.join(
-            [str(Path(memfit.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-        ),
+        **forking_environment(),
     }
     command = [sys.executable, "-W", "ignore", "-c", _EXECUTE, "in.ipynb", "out.ipynb"]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
