@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+import memfit
 from memfit.budgets.arena import arena_environment
 from memfit.budgets.fork_server import ForkServer
 
@@ -70,6 +71,14 @@ def _run_command(arguments: tuple[str, ...]) -> tuple[int, str, str]:
         out.seek(0)
         err.seek(0)
         return code, out.read(), err.read()
+
+
+def forking_environment() -> dict[str, str]:
+    """Returns what lets a Python process that a test starts for real have its recorders from here, as forks."""
+    here = Path(__file__).parent
+    inherited = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    path = [here / "forking_site", here, Path(memfit.__file__).parents[1], *inherited]
+    return {_ADDRESS: _address(), "PYTHONPATH": os.pathsep.join(map(str, path))}
 
 
 def install() -> None:

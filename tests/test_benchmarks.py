@@ -1,11 +1,11 @@
 """Every benchmark starts and comes to its end in its smoke form."""
 
-import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from prepared import run_forked
 
 # All of them run in the time of one test; a loaded machine takes several times the minute of an idle one.
 pytestmark = pytest.mark.timeout(1800)
@@ -22,43 +22,42 @@ SCRIPTS = sorted(
     if '__name__ == "__main__"' in file.read_text()
 )
 
-# One process for all of them: importing TensorFlow takes longer than most.
-RUNNER = """
-import contextlib, io, json, runpy, sys, traceback
-from pathlib import Path
-outcomes = {}
-for script, arguments in json.loads(sys.argv[1]).items():
-    path, printed = list(sys.path), io.StringIO()
-    sys.argv = [script, *arguments, "--smoke"]
-    try:
-        with contextlib.redirect_stdout(printed):
-            runpy.run_path(script, run_name="__main__")
+
+def run_all(scripts: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Runs benchmarks, one behind the other: what each failed with, and what it printed."""
+    import contextlib
+    import io
+    import runpy
+    import sys
+    import traceback
+
+    outcomes = {}
+    for script, arguments in scripts.items():
+        path, printed = list(sys.path), io.StringIO()
+        sys.argv = [script, *arguments, "--smoke"]
         outcome = ""
-    except SystemExit as ending:
-        outcome = f"exit code {ending.code}" if ending.code else ""
-    except BaseException:
-        outcome = traceback.format_exc()
-    outcomes[script] = [outcome, printed.getvalue()]
-    sys.path[:] = path
-    for name, module in list(sys.modules.items()):  # benchmarks have files of equal names
-        if "/benchmarks/" in str(getattr(module, "__file__", "")):
-            del sys.modules[name]
-Path(OUT).write_text(json.dumps(outcomes))
-"""
+        try:
+            with contextlib.redirect_stdout(printed):
+                runpy.run_path(script, run_name="__main__")
+        except SystemExit as ending:
+            outcome = f"exit code {ending.code}" if ending.code else ""
+        except BaseException:
+            outcome = traceback.format_exc()
+        outcomes[script] = [outcome, printed.getvalue()]
+        sys.path[:] = path
+        for name, module in list(sys.modules.items()):  # benchmarks have files of equal names
+            if "/benchmarks/" in str(getattr(module, "__file__", "")):
+                del sys.modules[name]
+    return outcomes
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    out = tmp_path_factory.mktemp("benchmarks") / "outcomes.json"
+def outcomes() -> dict[str, list[str]]:
+    """What became of each: one process runs them all, and forks record, as imports take longer than most."""
     scripts = {
         str(BENCHMARKS / name): ARGUMENTS.get(name, []) for name in SCRIPTS if name not in STARTED_BY_OTHERS
     }
-    code = f"OUT = {str(out)!r}\n{RUNNER}"
-    command = [sys.executable, "-c", code, json.dumps(scripts)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert out.exists(), done.stderr[-4000:]
-    found: dict[str, list[str]] = json.loads(out.read_text())
-    return found
+    return run_forked(run_all, scripts, TF_ENABLE_ONEDNN_OPTS="0")
 
 
 @pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in STARTED_BY_OTHERS])

@@ -1,20 +1,19 @@
-"""The Python blocks of the README and the docs run, with a small model in the place of the reader's own.
+"""The Python blocks of the README and the docs run, with a small model and memory in the place of the reader's own.
 
 A block that needs a GPU or XLA's compiler for one says so behind its language (```python needs-gpu): it is
 compiled, and what it uses of memfit is looked up.
 """
 
 import ast
-import json
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import memfit
+from prepared import run_forked
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -51,24 +50,29 @@ def image_model():
 dataset = memfit.images("photos", size=(20, 20), batch_size=1, seed=1)
 dataset = dataset[0] if isinstance(dataset, tuple) else dataset
 """
-RUNNER = """
-import contextlib, io, json, sys, traceback
-from pathlib import Path
-prelude, blocks, out = json.loads(sys.argv[1])
-outcomes = {}
-for name, code in blocks.items():
-    names = {"__name__": "docs"}
-    try:
-        exec(prelude, names)
-        if "memfit.images(" in code:
-            names["model"] = names["image_model"]()
-        with contextlib.redirect_stdout(io.StringIO()):
-            exec(compile(code, name, "exec"), names)
-        outcomes[name] = ""
-    except BaseException:
-        outcomes[name] = traceback.format_exc()
-Path(out).write_text(json.dumps(outcomes))
-"""
+
+
+def run_all(blocks: dict[str, str], folder: Path) -> dict[str, str]:
+    """Runs blocks, one behind the other, in a folder; what each failed with."""
+    import contextlib
+    import io
+    import os
+    import traceback
+
+    os.chdir(folder)
+    outcomes = {}
+    for name, code in blocks.items():
+        names: dict[str, Any] = {"__name__": "docs"}
+        try:
+            exec(PRELUDE, names)
+            if "memfit.images(" in code:
+                names["model"] = names["image_model"]()
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(compile(code, name, "exec"), names)
+            outcomes[name] = ""
+        except BaseException:
+            outcomes[name] = traceback.format_exc()
+    return outcomes
 
 
 @dataclass(frozen=True)
@@ -95,14 +99,10 @@ BLOCKS = _blocks()
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("docs")
-    out = folder / "outcomes.json"
-    task = (PRELUDE, {block.name: block.code for block in BLOCKS if not block.needs}, str(out))
-    command = [sys.executable, "-c", RUNNER, json.dumps(task)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
-    assert out.exists(), done.stderr[-4000:]
-    found: dict[str, str] = json.loads(out.read_text())
-    return found
+    """What became of each: one process runs them all, and forks record, as imports take longer than most."""
+    # The largest batch of a small model in a large memory would be one of hundred thousands.
+    blocks = {block.name: re.sub("[28]GiB", "64MiB", block.code) for block in BLOCKS if not block.needs}
+    return run_forked(run_all, blocks, tmp_path_factory.mktemp("docs"), TF_ENABLE_ONEDNN_OPTS="0")
 
 
 @pytest.mark.timeout(1800)  # all of them run in the time of the first

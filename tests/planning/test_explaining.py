@@ -13,42 +13,42 @@ def _run_out() -> dict[str, Any]:
 
     from memfit import explain
 
-    outputs = inputs = keras.Input((128, 128, 3))
+    outputs = inputs = keras.Input((64, 64, 3))
     for number in range(6):
         outputs = keras.layers.Conv2D(32, 1, activation="relu", name=f"conv_{number}")(outputs)
     model = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(outputs))
     model.compile("sgd", "mse")
     try:
-        model.fit(np.zeros((32, 128, 128, 3), "float32"), np.zeros((32, 32), "float32"), verbose=0)
+        model.fit(np.zeros((32, 64, 64, 3), "float32"), np.zeros((32, 32), "float32"), verbose=0)
     except tf.errors.ResourceExhaustedError as error:
         model.compile("sgd", "mse")
         told = explain(error, model, batch_size=32).to_json()
         uncompiled = keras.Model(model.inputs, model.outputs)
         return {**told, "uncompiled": explain(error, uncompiled, batch_size=32).to_json()["changes"][2]}
-    raise AssertionError("six activations of 64 MiB each do not fit into 300 MiB")
+    raise AssertionError("six activations of 16 MiB each do not fit into 75 MiB")
 
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
-    return in_arena(_run_out, memory="300MiB")
+    return in_arena(_run_out, memory="75MiB")
 
 
 def test_the_exception_itself_tells_layer_tensor_and_phase(told: dict[str, Any]) -> None:
     assert (told["ran_out"], told["device"]) == ("device", "arena")
     assert told["asked"]["layer"].startswith("conv_")
     assert told["asked"]["phase"] == "forward"
-    assert told["asked"]["shape"] == (32, 128, 128, 32)
-    assert told["requested"] == 64 * 2**20
-    assert told["limit"] == 300 * 2**20, "the process knows its arena, though the text does not name it"
+    assert told["asked"]["shape"] == (32, 64, 64, 32)
+    assert told["requested"] == 16 * 2**20
+    assert told["limit"] == 75 * 2**20, "the process knows its arena, though the text does not name it"
 
 
 def test_a_model_at_hand_gives_predicted_effects(told: dict[str, Any]) -> None:
     fit, precision, batch = told["changes"]
-    assert fit["do"] == 'memfit.fit(model, ..., memory="300MiB")'
+    assert fit["do"] == 'memfit.fit(model, ..., memory="75MiB")'
     assert re.fullmatch(r"[\d.]+ [GM]iB becomes \d+ MiB at \d\.\d\dx the time \(predicted\)", fit["effect"])
     assert precision["effect"] == ""
     largest = int(re.fullmatch(r"model\.fit\(\.\.\., batch_size=(\d+)\)", batch["do"])[1])  # type: ignore[index]
-    # Six activations of 2 MiB a sample, and at least two more in the backward pass.
+    # Six activations of half a MiB a sample, and at least two more in the backward pass.
     assert 8 <= largest <= 20
     assert batch["effect"].endswith("(predicted)")
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import memfit
-from memfit import isolated
 from memfit.steps.recipe import Recipe
+from prepared import in_arena, run_forked
 
 BATCH = 16
 
@@ -59,13 +59,13 @@ def test_what_an_estimate_says_is_needed_is_enough_for_a_plan_and_its_training(
 ) -> None:
     # Both ask the same recording: two recordings of a step differ by a few percent.
     monkeypatch.setenv("MEMFIT_CACHE", str(tmp_path))
-    needed, plan = isolated(plan_tightly)
+    needed, plan = run_forked(plan_tightly)
     assert plan.recipe.micro_batch is None
     assert plan.recipe.segments is None
     assert plan.predicted + plan.margin <= needed
-    losses, events = isolated(train, plan, memory=needed)
+    losses, events = in_arena(train, plan, memory=needed)
     assert not events
-    np.testing.assert_allclose(losses, isolated(train, None)[0], rtol=1e-6)
+    np.testing.assert_allclose(losses, in_arena(train, None, memory="1GiB")[0], rtol=1e-6)
 
 
 def test_immediate_updates_are_not_combined_with_other_steps() -> None:
@@ -90,7 +90,7 @@ def run_out() -> tuple[bool, str]:
 
     class Hungry(keras.layers.Layer):
         def call(self, x):
-            return x + tf.reduce_mean(tf.fill([2**30], tf.reduce_mean(x)))
+            return x + tf.reduce_mean(tf.fill([2**25], tf.reduce_mean(x)))
 
     x, y = np.ones((4, 4), "float32"), np.ones((4, 1), "float32")
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), Hungry(), keras.layers.Dense(1)])
@@ -102,6 +102,6 @@ def run_out() -> tuple[bool, str]:
 
 
 def test_a_step_with_immediate_updates_that_runs_out_is_said_to_have_changed_weights() -> None:
-    intact, says = isolated(run_out, memory="64MiB")
+    intact, says = in_arena(run_out, memory="64MiB")
     assert not intact
     assert "go on from a checkpoint" in says

@@ -25,10 +25,10 @@ def _read_lever() -> tuple[str, dict[str, Any]]:
 
 def _network() -> keras.Model:
     layers = keras.layers
-    inputs = x = keras.Input((256, 8))
-    for _ in range(6):
-        x = layers.Dense(256)(x)
-        for _ in range(5):
+    inputs = x = keras.Input((512, 8))
+    for _ in range(3):
+        x = layers.Dense(64)(x)
+        for _ in range(3):
             x = layers.Dropout(0.5)(x)
     model = keras.Model(inputs, layers.Dense(1)(layers.GlobalAveragePooling1D()(x)))
     model.compile("sgd", "mse", jit_compile=False)
@@ -59,7 +59,7 @@ def test_a_new_lever_is_one_short_file_and_is_planned_printed_and_applied() -> N
         assert "no dropout" in repr(plan)
         assert memfit.Plan.from_json(plan.to_json()) == plan
         rates = Rates()
-        x, y = np.ones((16, 256, 8), "float32"), np.ones((16, 1), "float32")
+        x, y = np.ones((16, 512, 8), "float32"), np.ones((16, 1), "float32")
         memfit.fit(model, x, y, plan=plan, callbacks=[rates], verbose=0)
         assert rates.seen == {0.0}
         assert {layer.rate for layer in model.layers if isinstance(layer, keras.layers.Dropout)} == {0.5}

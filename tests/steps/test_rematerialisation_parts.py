@@ -17,7 +17,7 @@ def model_with_everything() -> keras.Model:
     """Strides, depthwise convolutions, a skip and a concatenation."""
     x = image = keras.Input((16, 16, 3))
     skip = None
-    for strides in (1, 1, 2):
+    for strides in (1, 2):
         x = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(8, 3, padding="same")(x)))
         skip = x if skip is None else skip
         x = layers.DepthwiseConv2D(3, strides=strides, padding="same")(x)
@@ -71,7 +71,7 @@ def test_gradients_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch, batch:
     for variable, theirs in zip(model.non_trainable_variables, statistics, strict=True):
         np.testing.assert_allclose(variable.numpy(), theirs, rtol=1e-5, atol=1e-6)
     types = [op.type for op in leading_to_results(graph)]
-    assert sum("While" in kind for kind in types) > 20
+    assert sum("While" in kind for kind in types) > 12
     assert not [kind for kind in types if "Conv2" in kind]
 
 
