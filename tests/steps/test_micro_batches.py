@@ -1,5 +1,6 @@
 """Micro-batches give the weights, the history and the optimizer state of stock Keras at the full batch."""
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
-from training.parity import assert_same_training
+import memfit
+from prepared import run_forked
+from training.parity import assert_same_training, levers
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(72, 6)).astype("float32")  # 72 = 4 batches of 16 and one of 8
@@ -160,7 +163,7 @@ class Tiled(Positions):
         return self.ids(ids) + self.places(places)
 
 
-# XLA compiles a step with a shorter last part anew for every batch: a few batches of it are enough.
+# XLA takes seconds to compile a step: a few batches of it are enough.
 @pytest.mark.parametrize(
     ("table", "jit_compile", "epochs"),
     [
@@ -186,6 +189,19 @@ def test_sparse_gradients_reach_the_optimizer_as_for_the_whole_batch(
 
     fit = lambda: {"x": IDS[:64], "y": Y[:64], "batch_size": 16, "epochs": epochs}  # noqa: E731
     assert_same_training(make, fit, micro_batch=5, updates=4 * epochs)
+
+
+def _count_compilations(folder: str) -> int:
+    """How many programs XLA has compiled after three batches."""
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(3)])
+    model.compile("adam", "sparse_categorical_crossentropy", jit_compile=True)
+    memfit.fit(model, X[:48], Y[:48], plan=levers(model, 16, 5), verbose=0)
+    return len(list(Path(folder).glob("*.before_optimizations.txt")))
+
+
+def test_a_shorter_last_part_is_compiled_once_not_in_every_batch(tmp_path: Path) -> None:
+    dump = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text --xla_backend_optimization_level=0"
+    assert run_forked(_count_compilations, str(tmp_path), XLA_FLAGS=dump, TF_ENABLE_ONEDNN_OPTS="0") == 1
 
 
 def test_positions_of_a_length_that_the_graph_does_not_know() -> None:
