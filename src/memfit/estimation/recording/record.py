@@ -30,6 +30,8 @@ _STEPS = range(5, 31)
 # CPU seconds for them, which do not depend on what else the machine does: what tracing leaves of those that an
 # estimate may take, some of which TensorFlow's start takes, and as much again the profiler's end.
 _SECONDS = (1.5, 6.0)
+# The same where no smaller batch shows what the one asked about takes.
+_SECONDS_OF_ITSELF = 30.0
 # After which no more steps are added to the least number of them.
 _SECONDS_OF_MORE = 3.0
 _SECONDS_BEFORE = 10.0
@@ -127,7 +129,7 @@ class _StepRecorder:
         Args:
             seconds: What steps in a row may take afterwards.
         """
-        self._seconds = seconds
+        self._seconds = max(seconds, _SECONDS_OF_ITSELF) if self._traces.only_itself else seconds
         if self._traces.each and not self._model.jit_compile:
             batches, larger = self._choose_batches()
         else:
@@ -143,8 +145,6 @@ class _StepRecorder:
         while True:
             # Twice the samples take at most twice the time.
             largest = max(batches[1:2] + tuple(b for b in batches if b * seconds <= runs[-1] * self._seconds))
-            if self._traces.only_itself:
-                largest = batches[-1]
             if largest <= runs[-1]:
                 break
             runs.append(largest)
@@ -180,8 +180,7 @@ class _StepRecorder:
                 mark()
                 self.seconds.append((batch, time.process_time() - begin))
                 # The next batch but one takes at most four times as long.
-                too_long = _STEPS.start * 4 * self.seconds[-1][1] > self._seconds
-                if too_long and not self._traces.each and not self._traces.only_itself:
+                if not self._traces.each and _STEPS.start * 4 * self.seconds[-1][1] > self._seconds:
                     break
             self._largest = batches[len(self.seconds)]
             others = [batch for batch, _ in self.seconds]
