@@ -17,7 +17,6 @@ from memfit.cli.run import _show, _tell
 from memfit.survival.settings import RunSettings
 from memfit.survival.supervising import supervise
 from memfit.training.records.files import read_records
-from prepared import forking_environment
 
 _FIGURES = (
     (r"\S*\.json", "FILE"),
@@ -49,7 +48,7 @@ PLAIN = WIDE.replace("NORMALISED", "")
 def run(folder: Path, text: str, *options: str, arena: str = "1GiB") -> "subprocess.CompletedProcess[str]":
     """Runs a script that knows nothing of memfit in an arena."""
     (folder / "train.py").write_text(text)
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "MEMFIT_RUNS": str(folder / "runs"), **forking_environment()}
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "MEMFIT_RUNS": str(folder / "runs")}
     return subprocess.run(
         [sys.executable, "-m", "memfit", "run", *options, "train.py"],
         cwd=folder,
