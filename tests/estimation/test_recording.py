@@ -83,8 +83,27 @@ def test_the_state_that_keras_makes_in_the_first_step_is_no_part_of_the_setup(st
     assert moments
 
 
+def test_steps_in_a_row_are_of_the_batch_asked_about_and_one_of_more_samples_is_looked_at(stock):
+    assert {step.batch for step in stock.steps} == {8}
+    assert stock.batches == (2, 8, 16)
+
+
+def _volumes() -> keras.Model:
+    layers = keras.layers
+    model = keras.Sequential([keras.Input((6, 24, 24, 2)), layers.Conv3D(16, 3), layers.Conv3D(16, 3)])
+    model.compile("sgd", "mse", jit_compile=False)
+    return model
+
+
+def test_where_kernels_choose_their_workspace_by_the_batch_no_smaller_one_stands_for_it(monkeypatch):
+    monkeypatch.setattr("memfit.estimation.recording.record._SECONDS", (0.0, 0.0))
+    model = _volumes()
+    recording = record(packed(model, spec_of(model)), None, 20, 20, "train")
+    assert {step.batch for step in recording.steps} == {20}
+
+
 def test_each_batch_size_that_has_a_trace_of_its_own_says_its_constants(stock):
-    assert [step.batch for step in stock.folded] == [2, 4, 8]
+    assert [step.batch for step in stock.folded] == [2, 16, 8]  # those of the steps in a row come last
     for step in stock.folded:
         assert all(not event.freed for event in step.events)
         # An op's output lives in every step, and is no constant, unless it was computed ahead.

@@ -70,7 +70,7 @@ def _recording(setup: tuple[Event, ...], step: tuple[Event, ...], *variables: Va
         variables=variables,
         folded=(),
         starts=((),),
-        smaller=(),
+        others=(),
         steps=(Step(2, step),),
         compiled=(),
         layers=(),

@@ -1,5 +1,6 @@
 """Micro-batches give the weights, the history and the optimizer state of stock Keras at the full batch."""
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
-from training.parity import assert_same_training
+import memfit
+from prepared import run_forked
+from training.parity import assert_same_training, levers
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(72, 6)).astype("float32")  # 72 = 4 batches of 16 and one of 8
@@ -140,11 +143,38 @@ class Lookup(layers.Layer):
         return ops.take(self.table, ids, axis=0)
 
 
-# Under XLA, every batch with a shorter last part takes as long as a compilation: few of them.
+class Positions(layers.Layer):
+    """Adds a row for each position: the same rows for all samples, as many as the sequence is long."""
+
+    def __init__(self, of_one_table: bool = False) -> None:
+        super().__init__()
+        self.ids = layers.Embedding(9, 4)
+        self.places = self.ids if of_one_table else layers.Embedding(9, 4)
+
+    def call(self, ids: Any) -> Any:
+        return self.ids(ids) + self.places(ops.arange(ops.shape(ids)[1]))
+
+
+class Tiled(Positions):
+    """The same with a row for each position of each sample."""
+
+    def call(self, ids: Any) -> Any:
+        places = ops.broadcast_to(ops.arange(ops.shape(ids)[1]), ops.shape(ids))
+        return self.ids(ids) + self.places(places)
+
+
+# XLA takes seconds to compile a step: a few batches of it are enough.
 @pytest.mark.parametrize(
     ("table", "jit_compile", "epochs"),
-    [(lambda: layers.Embedding(5, 4), True, 1), (Lookup, False, 5)],
-    ids=["embedding", "table"],
+    [
+        (lambda: layers.Embedding(5, 4), True, 1),
+        (Lookup, False, 5),
+        (Positions, True, 1),
+        (Positions, False, 5),
+        (lambda: Positions(of_one_table=True), False, 5),
+        (Tiled, False, 5),
+    ],
+    ids=["embedding", "table", "positions under XLA", "positions", "one table for both", "tiled positions"],
 )
 def test_sparse_gradients_reach_the_optimizer_as_for_the_whole_batch(
     table: Any, jit_compile: bool, epochs: int
@@ -159,6 +189,33 @@ def test_sparse_gradients_reach_the_optimizer_as_for_the_whole_batch(
 
     fit = lambda: {"x": IDS[:64], "y": Y[:64], "batch_size": 16, "epochs": epochs}  # noqa: E731
     assert_same_training(make, fit, micro_batch=5, updates=4 * epochs)
+
+
+def _count_compilations(folder: str) -> int:
+    """How many programs XLA has compiled after three batches."""
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(3)])
+    model.compile("adam", "sparse_categorical_crossentropy", jit_compile=True)
+    memfit.fit(model, X[:48], Y[:48], plan=levers(model, 16, 5), verbose=0)
+    return len(list(Path(folder).glob("*.before_optimizations.txt")))
+
+
+def test_a_shorter_last_part_is_compiled_once_not_in_every_batch(tmp_path: Path) -> None:
+    dump = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text --xla_backend_optimization_level=0"
+    assert run_forked(_count_compilations, str(tmp_path), XLA_FLAGS=dump, TF_ENABLE_ONEDNN_OPTS="0") == 1
+
+
+def test_positions_of_a_length_that_the_graph_does_not_know() -> None:
+    def make() -> keras.Model:
+        inputs = keras.Input((None,), dtype="int32")
+        x = layers.GlobalAveragePooling1D()(Positions()(inputs))
+        model = keras.Model(inputs, layers.Dense(3)(x))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(0.01), loss, jit_compile=False)
+        return model
+
+    assert_same_training(
+        make, lambda: {"x": IDS[:64], "y": Y[:64], "batch_size": 16, "epochs": 5}, micro_batch=4
+    )
 
 
 def two_heads(**compiling: Any) -> keras.Model:
@@ -260,9 +317,9 @@ def test_under_xla_and_several_steps_per_execution() -> None:
         data = two_heads_data()
         del data["batch_size"]
         # Without a shorter last batch, which XLA would compile too, for as long again.
-        return {**keras.tree.map_structure(lambda array: array[:64], data), "batch_size": 16}
+        return {**keras.tree.map_structure(lambda array: array[:64], data), "batch_size": 16, "epochs": 5}
 
-    assert_same_training(make, whole_batches, micro_batch=5, updates=4)
+    assert_same_training(make, whole_batches, micro_batch=5)
 
 
 def test_masks_under_xla() -> None:
@@ -272,8 +329,9 @@ def test_masks_under_xla() -> None:
         model.compile(keras.optimizers.SGD(0.3), loss, jit_compile=True)
         return model
 
-    fit = lambda: {"x": IDS[:64], "y": TAGS[:64], "batch_size": 16}  # noqa: E731
-    assert_same_training(make, fit, micro_batch=5, updates=4)
+    assert_same_training(
+        make, lambda: {"x": IDS[:64], "y": TAGS[:64], "batch_size": 16, "epochs": 5}, micro_batch=5
+    )
 
 
 def test_recurrent_layers_under_xla_whose_weights_are_read_before_their_loop() -> None:

@@ -17,6 +17,7 @@ from memfit.cli.run import _show, _tell
 from memfit.survival.settings import RunSettings
 from memfit.survival.supervising import supervise
 from memfit.training.records.files import read_records
+from prepared import forking_environment
 
 _FIGURES = (
     (r"\S*\.json", "FILE"),
@@ -48,7 +49,7 @@ PLAIN = WIDE.replace("NORMALISED", "")
 def run(folder: Path, text: str, *options: str, arena: str = "1GiB") -> "subprocess.CompletedProcess[str]":
     """Runs a script that knows nothing of memfit in an arena."""
     (folder / "train.py").write_text(text)
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "MEMFIT_RUNS": str(folder / "runs")}
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "MEMFIT_RUNS": str(folder / "runs"), **forking_environment()}
     return subprocess.run(
         [sys.executable, "-m", "memfit", "run", *options, "train.py"],
         cwd=folder,

@@ -141,7 +141,7 @@ def take_slice(tensor: Any, begin: Any, size: Any) -> Any:
     import tensorflow as tf
 
     begins = tf.stack([begin, *[0] * (tensor.shape.rank - 1)])
-    return _xla_ops().xla_dynamic_slice(tensor, begins, tf.stack([size, *tensor.shape[1:].as_list()]))
+    return _xla_ops().xla_dynamic_slice(tensor, begins, tf.concat([[size], tf.shape(tensor)[1:]], 0))
 
 
 def put_slice(tensor: Any, rows: Any, begin: Any) -> Any:

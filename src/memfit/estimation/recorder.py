@@ -26,8 +26,6 @@ from memfit.estimation.replay.replay import no_collection
 from memfit.estimation.replay.script_builder import build_script
 from memfit.estimation.waiting import NOTHING_WAITS, read_waiting
 
-# Steps of a few samples do not show what larger ones take: kernels have ways of their own for them.
-_LEAST_RECORDED = 16
 # XLA's step is asked about by its compiler for the batch itself; one of it, recorded, shows what is beside.
 _LARGEST_COMPILED = 64
 # XLA takes 20 s for a network of a hundred layers on two cores, and has two batch sizes to compile it for.
@@ -153,10 +151,12 @@ class Recorder:
 
 
 def largest_recorded(batch_size: int, *, compiled: bool) -> int:
-    """Returns the largest batch size to record for a target; how much of it the time allows is seen then."""
-    if compiled:
-        return min(_LARGEST_COMPILED, max(2, batch_size // 4))
-    return max(batch_size, _LEAST_RECORDED)
+    """Returns the batch size to record for a target; whether the time allows it is seen then.
+
+    It is the target itself where that can be: TensorFlow's kernels take another way, with another workspace, from
+    some batch size on. A Conv3D's was 98 MiB at 8 samples, 537 at 12 and 335 at 16.
+    """
+    return min(_LARGEST_COMPILED, max(2, batch_size // 4)) if compiled else batch_size
 
 
 class _Once:

@@ -4,6 +4,8 @@ from typing import Any
 
 from memfit.estimation.recording.specs import Batch, Spec, mapped
 
+_FEW = 16
+
 
 def ladder(largest: int) -> tuple[int, ...]:
     """Returns the batch sizes that may be recorded, each twice the one before; not 1 unless it has to be.
@@ -14,6 +16,17 @@ def ladder(largest: int) -> tuple[int, ...]:
     while sizes[0] >= 4:
         sizes.insert(0, sizes[0] // 2)
     return tuple(sizes if len(sizes) > 1 else [1, 2])
+
+
+def beyond(largest: int) -> int | None:
+    """Returns a larger batch size to look at where the largest recorded is one of a few samples; otherwise None.
+
+    A step of a few samples says little of one of many: kernels have ways of their own for them.
+    """
+    size = largest
+    while size < _FEW:
+        size *= 2
+    return size if size > largest else None
 
 
 def batch_of(spec: Spec, size: int) -> Batch:

@@ -9,7 +9,7 @@ from typing import Any
 from memfit.compat.keras_layers import all_layers
 from memfit.compat.keras_optimizers import know_own_variables
 from memfit.estimation.optimizers import optimizers_of
-from memfit.estimation.recording.batches import batch_of, ladder
+from memfit.estimation.recording.batches import batch_of, beyond, ladder
 from memfit.estimation.recording.failures import op_failures
 from memfit.estimation.recording.kept import Setup, kept_variables
 from memfit.estimation.recording.keras_step import KerasStep, make_variables, share_slots
@@ -44,7 +44,7 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
     Args:
         payload: What `packed` made.
         build: Builds the step to record; None for the model's own.
-        largest: The largest batch size to record, if the time allows.
+        largest: The batch size of steps in a row, if the time allows.
         target: The batch size asked about, which XLA compiles for; why not, where that was seen to fail.
         phase: "train", "validate" or "predict".
     """
@@ -77,7 +77,7 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
         trace.steps[0] + trace.steps[2], {id(v): v for v in (*slots, *step.variables(), *made)}.values()
     )
     recorder = _StepRecorder(step, model, spec, traces)
-    recorder.run_smaller(min(max(_SECONDS_BEFORE - (time.process_time() - begin), _SECONDS[0]), _SECONDS[1]))
+    recorder.run_others(min(max(_SECONDS_BEFORE - (time.process_time() - begin), _SECONDS[0]), _SECONDS[1]))
     recorder.run_in_a_row(fresh)
     steps = recorder.steps
     return Recording(
@@ -85,7 +85,7 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
         variables=kept_variables(model, there, step, traces.first, setup, own=build is None),
         folded=recorder.folded,
         starts=recorder.starts,
-        smaller=recorder.smaller,
+        others=recorder.others,
         steps=steps,
         compiled=(compiled_for(step, spec, steps[-1], target),) if model.jit_compile else (),
         layers=tuple(layer.name for layer in all_layers(model) if layer is not model),
@@ -103,14 +103,14 @@ class _StepRecorder:
 
     Attributes:
         folded: The constants of the first step of each batch size that has a trace of its own.
-        smaller: A step of each smaller batch.
+        others: A step of each other batch.
         starts: The making of the optimizer's state before each first step.
-        steps: Steps in a row at the largest batch that the time allows, first steps first.
-        seconds: The CPU time of a step of each batch, under the profiler.
+        steps: Steps in a row at the largest batch asked for that the time allows, first steps first.
+        seconds: The CPU time of a step of each batch up to that, under the profiler.
     """
 
     folded: tuple[RecordedStep, ...] = ()
-    smaller: tuple[RecordedStep, ...]
+    others: tuple[RecordedStep, ...]
     starts: tuple[tuple[Event, ...], ...]
     steps: tuple[RecordedStep, ...]
 
@@ -121,41 +121,45 @@ class _StepRecorder:
         self._seconds = 0.0
         self.seconds: list[tuple[int, float]] = []
 
-    def run_smaller(self, seconds: float) -> None:
-        """Runs the first step of each trace, and a step of each smaller batch that leaves time for several larger.
+    def run_others(self, seconds: float) -> None:
+        """Runs the first step of each trace, and a step of each other batch that leaves time for several in a row.
 
         Args:
             seconds: What steps in a row may take afterwards.
         """
         self._seconds = seconds
         if self._traces.each and not self._model.jit_compile:
-            batches = self._choose_batches()
+            batches, larger = self._choose_batches()
         else:
-            batches = self._traces.batches
+            batches, larger = self._traces.batches, None
             self._run(batches[0])  # TensorFlow optimises, and XLA compiles, in the first call
-        self._record_smaller(batches)
+        self._record_others(batches, larger)
 
-    def _choose_batches(self) -> tuple[int, ...]:
-        """Chooses the largest batch that the time allows, one below it, and the smallest: do they show a line?"""
+    def _choose_batches(self) -> tuple[tuple[int, ...], int | None]:
+        """Chooses the largest batch that the time allows, one beside it, and the smallest: do they show a line?"""
         batches = self._traces.batches
         runs = [batches[0]]
         seconds = self._time_first(batches[0])
         while True:
             # Twice the samples take at most twice the time.
             largest = max(batches[1:2] + tuple(b for b in batches if b * seconds <= runs[-1] * self._seconds))
+            if self._traces.only_itself:
+                largest = batches[-1]
             if largest <= runs[-1]:
                 break
             runs.append(largest)
             seconds = self._time_first(largest)
+        larger = beyond(runs[-1]) if runs[-1] == batches[-1] else None
         half = max(batch for batch in batches if batch < runs[-1])
-        if len(runs) == 2 and half != runs[0]:
+        if larger is not None:
+            self._time_first(larger)
+        elif len(runs) == 2 and half != runs[0]:
             runs.insert(1, half)
             self._time_first(half)
         chosen = (runs[0], *runs[-2:]) if len(runs) > 2 else tuple(runs)
-        self.folded = tuple(
-            sorted((step for step in self.folded if step.batch in chosen), key=lambda step: step.batch)
-        )
-        return chosen
+        kept = [step for step in self.folded if step.batch in (*chosen, larger)]
+        self.folded = tuple(sorted(kept, key=lambda step: (step.batch == chosen[-1], step.batch)))
+        return chosen, larger
 
     def _time_first(self, batch: int) -> float:
         """Keeps the constants of a trace's first step, and returns the seconds that a recording of it takes."""
@@ -168,7 +172,7 @@ class _StepRecorder:
         self._run(batch)
         return _STEPS.start * (time.process_time() - begin)
 
-    def _record_smaller(self, batches: tuple[int, ...]) -> None:
+    def _record_others(self, batches: tuple[int, ...], larger: int | None) -> None:
         with traced() as trace:
             for batch in batches[:-1]:
                 begin = time.process_time()
@@ -176,12 +180,20 @@ class _StepRecorder:
                 mark()
                 self.seconds.append((batch, time.process_time() - begin))
                 # The next batch but one takes at most four times as long.
-                if not self._traces.each and _STEPS.start * 4 * self.seconds[-1][1] > self._seconds:
+                too_long = _STEPS.start * 4 * self.seconds[-1][1] > self._seconds
+                if too_long and not self._traces.each and not self._traces.only_itself:
                     break
-        self._largest = batches[len(self.seconds)]
-        self.smaller = tuple(
+            self._largest = batches[len(self.seconds)]
+            others = [batch for batch, _ in self.seconds]
+            if not self._traces.each and self._largest == batches[-1]:
+                larger = beyond(self._largest)
+            if larger is not None:
+                self._run(larger)
+                mark()
+                others.append(larger)
+        self.others = tuple(
             RecordedStep(batch, self._with_batch(events, batch))
-            for (batch, _), events in zip(self.seconds, trace.steps, strict=True)
+            for batch, events in zip(others, trace.steps, strict=True)
         )
 
     @property
@@ -202,8 +214,8 @@ class _StepRecorder:
             for _ in range(_STEPS.start - 1):
                 self._step.run(data, spec)
         most = _STEPS.stop - 1
-        if self.smaller:
-            most = min(most, KEPT_EVENTS // max(1, len(self.smaller[-1].events)))
+        if self.others:
+            most = min(most, KEPT_EVENTS // max(1, len(self.others[-1].events)))
         logs: list[Any] = []
         firsts = count = 0
         wanted = 1

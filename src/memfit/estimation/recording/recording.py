@@ -65,10 +65,12 @@ class Recording:
     Attributes:
         phase: "train", "validate" or "predict".
         variables: What is there before the first step.
-        folded: For each batch size whose step was traced for it, the constants that TensorFlow keeps.
+        folded: For each batch size whose step was traced for it, the constants that TensorFlow keeps; that of
+            `steps` comes last.
         starts: Events of making the optimizer's state, before each first step.
-        smaller: A step of each smaller batch, which only gives sizes.
-        steps: Steps in a row at the largest batch, whose orders are replayed; as many as `starts` are first steps.
+        others: A step of each other batch, which only gives sizes.
+        steps: Steps in a row at one batch, the one asked about if the time allowed, whose orders are replayed; as
+            many as `starts` are first steps.
         compiled: A step as XLA would have it at the batch size asked about, which was compiled and not run.
         layers: Names of the model's layers, nested ones included.
         shapes: Shapes of the trainable variables, as text: a gradient has one of them.
@@ -83,7 +85,7 @@ class Recording:
     variables: tuple[Variable, ...]
     folded: tuple[Step, ...]
     starts: tuple[tuple[Event, ...], ...]
-    smaller: tuple[Step, ...]
+    others: tuple[Step, ...]
     steps: tuple[Step, ...]
     compiled: tuple[Compiled, ...]
     layers: tuple[str, ...]
@@ -95,4 +97,4 @@ class Recording:
     @property
     def batches(self) -> tuple[int, ...]:
         """The batch sizes that were recorded, the smallest first."""
-        return (*(step.batch for step in self.smaller), self.steps[0].batch)
+        return tuple(sorted((*(step.batch for step in self.others), self.steps[0].batch)))

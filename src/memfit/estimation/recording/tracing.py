@@ -11,6 +11,9 @@ from memfit.estimation.recording.step import Step, Traced
 # A step of more layers takes too long to trace for each batch size, and is traced once for all.
 _MANY_LAYERS = 120
 _LOOPS = frozenset({"While", "StatelessWhile"})
+# These unfold their input into a buffer as large as the processor's cache, but only where that is at most 25 times
+# what they read (conv_grad_ops_3d.cc: kMaxTempAllocationOverhead): from some batch on they take hundreds of MiB.
+_WORKSPACE_BY_BATCH = frozenset({"Conv3DBackpropFilterV2", "Conv3DBackpropInputV2"})
 
 Inputs = Mapping[str, tuple[str, ...]]
 
@@ -22,6 +25,7 @@ class Traces(NamedTuple):
         batches: The batch sizes that may be recorded, the smallest first.
         each: Whether each of them has a trace of its own, which knows its size.
         loops: Whether ops run again and again, as in a loop over time.
+        only_itself: Whether no smaller batch shows what the one asked about takes.
         first: The trace that there is: for all sizes, or for the smallest; None where the step runs eagerly.
     """
 
@@ -29,6 +33,7 @@ class Traces(NamedTuple):
     each: bool
     loops: bool
     first: Traced | None
+    only_itself: bool = False
 
     def specs(self, spec: Spec, batch: int) -> TensorSpecs:
         """Returns the specs that the step was traced with for a batch size."""
@@ -51,11 +56,13 @@ def trace_first(step: Step, model: Any, spec: Spec, batches: tuple[int, ...]) ->
     if not over_time and len(all_layers(model)) > _MANY_LAYERS:
         trace = step.trace(spec.tensor_specs(None))
         # A loop keeps more where it does not know the batch: 72 instead of 66 MiB for a bidirectional LSTM.
-        if not _loops(trace):
+        if not _has(trace, _LOOPS):
             optimise_once()
-            return Traces(batches, each=False, loops=False, first=trace)
+            only_itself = _has(trace, _WORKSPACE_BY_BATCH)
+            return Traces(batches, each=False, loops=False, first=trace, only_itself=only_itself)
     trace = step.trace(spec.tensor_specs(batches[0]))
-    return Traces(batches, each=True, loops=over_time or _loops(trace), first=trace)
+    only_itself, loops = _has(trace, _WORKSPACE_BY_BATCH), over_time or _has(trace, _LOOPS)
+    return Traces(batches, each=True, loops=loops, first=trace, only_itself=only_itself)
 
 
 def inputs_of(trace: Traced) -> Inputs:
@@ -74,5 +81,5 @@ def _runs_over_time(model: Any) -> bool:
     )
 
 
-def _loops(trace: Traced) -> bool:
-    return any(op.type in _LOOPS for op in trace.graph.get_operations())
+def _has(trace: Traced, types: frozenset[str]) -> bool:
+    return any(op.type in types for op in trace.graph.get_operations())

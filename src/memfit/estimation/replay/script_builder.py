@@ -41,7 +41,7 @@ class _ScriptBuilder:
         kept = max(STEPS, KEPT_EVENTS // max(1, len(recording.steps[-1].events)))
         self._steps = recording.steps[:kept]
         self._sizes = sizes_by_asker(
-            (*recording.folded, *recording.smaller, *self._steps, *recording.compiled), recording.shapes
+            (*recording.folded, *recording.others, *self._steps, *recording.compiled), recording.shapes
         )
         self._allocations: list[Allocation] = []
         self._order: list[int] = []

@@ -1,9 +1,9 @@
 """Gradients added up in place: one variable beside each weight, never a second copy of all gradients.
 
 The gradient of an embedding is a list of rows, and Keras's optimizers treat a row that occurs twice otherwise than
-their sum (Adam squares each). So rows are not added up but collected, and the optimizer gets the list that it
-would have got for the whole batch. The gradient of a product with a sparse matrix is a list of rows, too, but
-each row of the batch is there once, as a sum: those are added up.
+their sum (Adam squares each). So rows of samples are not added up but collected, and the optimizer gets the list
+that it would have got for the whole batch. Rows that are there once for any batch are added up, and so are those of
+a product with a sparse matrix, of which each row of the batch is there once.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,15 @@ import tensorflow as tf
 from memfit.compat.keras_layers import all_layers
 from memfit.compat.tf_graphs import has_each_row_once, make_variable
 from memfit.errors import InvalidInput
+from memfit.steps.micro_batches.batch import Collected
+from memfit.steps.micro_batches.rows import come_with_samples, pieces_of
+
+# Of each look-up that gives rows of a gradient whether they come with the samples.
+Kind = tuple[bool, ...]
 
 
 class OtherKindOfGradient(Exception):
-    """A weight that was taken to have a dense gradient has rows, or the other way round; trace again."""
+    """A weight has a gradient of another kind than it was taken to have, such as rows; trace again."""
 
 
 class Accumulators:
@@ -28,7 +33,7 @@ class Accumulators:
         self._sums: dict[int, tf.Variable] = {}
         self._reached: set[int] = set()
         self._model = model
-        self._rowed: set[int] | None = None
+        self._kinds: dict[int, Kind] | None = None
         self._summed: set[int] = set()
         # TensorFlow's optimizer would turn tf.zeros into a constant of that size, which stays in memory.
         self._zero = tf.Variable(0.0, trainable=False)
@@ -42,30 +47,35 @@ class Accumulators:
             total = self._sums[id(weight)]
             total.assign(tf.fill(total.shape, tf.cast(self._zero, total.dtype)))
 
-    def row_specs(self, weights: Sequence[Any]) -> list[tf.TensorSpec]:
-        """What `add` returns: for each weight with rows the rows and their indices."""
+    def row_specs(self, weights: Sequence[Any]) -> list[Collected]:
+        """What `add` returns: for each look-up of a weight with rows the rows and their indices."""
         specs = []
-        for weight in self._with_rows(weights):
-            specs += [tf.TensorSpec([None, *weight.shape[1:]], weight.dtype), tf.TensorSpec([None], tf.int64)]
+        for weight in weights:
+            for of_samples in self._kind_of(weight):
+                values = tf.TensorSpec([None, *weight.shape[1:]], weight.dtype)
+                indices = tf.TensorSpec([None], tf.int64)
+                # Indices that do not depend on the samples are the same in every part.
+                specs.append(Collected(values, None if of_samples else tf.reduce_sum))
+                specs.append(Collected(indices, None if of_samples else tf.reduce_max))
         return specs
 
     def add(self, weights: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         """Adds the dense gradients to their sums, and returns the rows of the others."""
         rows: list[Any] = []
-        rowed = {id(weight) for weight in self._with_rows(weights)}
         for weight, gradient in zip(weights, gradients, strict=True):
-            self._check_kind(weight, gradient, id(weight) in rowed)
-            if id(weight) in rowed:
-                if gradient is None:
+            kind = self._check_kind(weight, gradient)
+            if gradient is None:
+                for _ in kind:
                     rows += [tf.zeros([0, *weight.shape[1:]], weight.dtype), tf.zeros([0], tf.int64)]
-                    continue
-                rows += [gradient.values, tf.cast(gradient.indices, tf.int64)]
-                if not tf.executing_eagerly() and has_each_row_once(gradient):
-                    self._summed.add(id(weight))
-            elif gradient is not None:
+                continue
+            self._reached.add(id(weight))
+            if not kind:
                 self._sums[id(weight)].assign_add(gradient)
-            if gradient is not None:
-                self._reached.add(id(weight))
+                continue
+            for piece in pieces_of(gradient):
+                rows += [piece.values, tf.cast(piece.indices, tf.int64)]
+            if not tf.executing_eagerly() and has_each_row_once(gradient):
+                self._summed.add(id(weight))
         return rows
 
     def written(self, weights: Sequence[Any]) -> list[Any]:
@@ -76,8 +86,11 @@ class Accumulators:
         """The gradients of the batch; None for a weight that has none, as TensorFlow says it."""
         left = iter(rows)
         found: dict[int, Any] = {}
-        for weight in self._with_rows(weights):
-            values, indices = next(left), next(left)
+        for weight in weights:
+            pieces = [(next(left), next(left)) for _ in self._kind_of(weight)]
+            if not pieces:
+                continue
+            values, indices = (tf.concat(parts, 0) for parts in zip(*pieces, strict=True))
             if id(weight) in self._summed:
                 indices, places = tf.unique(indices)
                 values = tf.math.unsorted_segment_sum(values, places, tf.size(indices))
@@ -86,25 +99,32 @@ class Accumulators:
         found |= {id(weight): tf.convert_to_tensor(self._sums[id(weight)]) for weight in self._dense(weights)}
         return [found[id(weight)] if id(weight) in self._reached else None for weight in weights]
 
-    def _with_rows(self, weights: Sequence[Any]) -> list[Any]:
-        if self._rowed is None:  # only a guess, which `add` puts right
+    def _kind_of(self, weight: Any) -> Kind:
+        """The look-ups that give rows of a weight's gradient; none where it is dense."""
+        if self._kinds is None:  # only a guess, which `add` puts right
             layers = [layer for layer in all_layers(self._model) if isinstance(layer, keras.layers.Embedding)]
-            self._rowed = {id(weight) for layer in layers for weight in layer.trainable_weights}
-        return [weight for weight in weights if id(weight) in self._rowed]
+            self._kinds = {id(weight): (True,) for layer in layers for weight in layer.trainable_weights}
+        return self._kinds.get(id(weight), ())
 
     def _dense(self, weights: Sequence[Any]) -> list[Any]:
-        rowed = {id(weight) for weight in self._with_rows(weights)}
-        return [weight for weight in weights if id(weight) not in rowed]
+        return [weight for weight in weights if not self._kind_of(weight)]
 
-    def _check_kind(self, weight: Any, gradient: Any, rowed: bool) -> None:
-        if gradient is None or isinstance(gradient, tf.IndexedSlices) == rowed:
-            return
+    def _check_kind(self, weight: Any, gradient: Any) -> Kind:
+        """Returns the kind of a weight's gradient, which is the one that it was taken to have."""
+        known = self._kind_of(weight)
+        if gradient is None:
+            return known
+        kind: Kind = ()
+        if isinstance(gradient, tf.IndexedSlices):
+            kind = tuple(come_with_samples(piece.indices) for piece in pieces_of(gradient))
+        if kind == known:
+            return known
         if tf.executing_eagerly():  # this part has been computed; there is no way back
             raise InvalidInput(
                 "In micro-batches an eager step knows only embedding layers to have sparse gradients",
                 received=weight.path,
                 remedy="Compile the model without run_eagerly",
             )
-        assert self._rowed is not None
-        self._rowed ^= {id(weight)}
+        assert self._kinds is not None
+        self._kinds[id(weight)] = kind
         raise OtherKindOfGradient

@@ -1,7 +1,7 @@
 """A batch that is computed a part at a time: cutting it, and adding up what its parts give."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -14,6 +14,30 @@ from memfit.steps.waiting import never
 
 Sums = tuple[Any, ...]
 PartResult = tuple[Sums, list[Any]]
+
+
+class Collected(NamedTuple):
+    """A tensor that every part gives beside the sums.
+
+    Attributes:
+        spec: What it is, its first dimension unknown.
+        reduce: Makes one of all parts' tensors, stacked; None where they are put one behind the other.
+    """
+
+    spec: tf.TensorSpec
+    reduce: Callable[..., Any] | None = None
+
+    def gather(self, array: tf.TensorArray, *, apart: bool) -> Any:
+        """Returns what becomes of the parts of a loop."""
+        if self.reduce is not None:
+            return self.reduce(array.stack(), 0)
+        return tf.reshape(array.stack(), [-1, *self.spec.shape[1:]]) if apart else array.concat()
+
+    def combine(self, gathered: Any, last: Any) -> Any:
+        """Returns the same with one part more."""
+        if self.reduce is not None:
+            return self.reduce(tf.stack([gathered, last]), 0)
+        return tf.concat([gathered, last], 0)
 
 
 class PartedBatch:
@@ -36,18 +60,18 @@ class PartedBatch:
         self,
         compute: Callable[[Part], PartResult],
         zeros: Sums,
-        rows: Sequence[tf.TensorSpec] = (),
+        rows: Sequence[Collected] = (),
         written: Callable[[], Sequence[Any]] = tuple,
     ) -> PartResult:
         """Computes all parts.
 
         Args:
-            compute: Called with a part; returns tensors to be added up and tensors to be put one behind the other.
-            rows: What the tensors to be put one behind the other are, their first dimension unknown.
+            compute: Called with a part; returns tensors to be added up and tensors to be collected.
+            rows: What the tensors to be collected are.
             written: Gives what the parts have written to variables so far.
 
         Returns:
-            The sums, and the joined tensors.
+            The sums, and the collected tensors.
         """
         if tf.executing_eagerly():
             # A trace can begin again when a loss turns out to need its divisor; an eager part has acted by then.
@@ -75,7 +99,7 @@ class PartedBatch:
         self,
         compute: Callable[[Part], PartResult],
         zeros: Sums,
-        rows: Sequence[tf.TensorSpec],
+        rows: Sequence[Collected],
         divisors: Any,
         written: Callable[[], Sequence[Any]] = tuple,
     ) -> PartResult:
@@ -102,7 +126,7 @@ class PartedBatch:
             return index + 1, sums, tuple(a.write(index, b) for a, b in zip(arrays, found, strict=True))
 
         arrays = tuple(
-            tf.TensorArray(spec.dtype, count, element_shape=spec.shape, infer_shape=False) for spec in rows
+            tf.TensorArray(spec.dtype, count, element_shape=spec.shape, infer_shape=False) for spec, _ in rows
         )
         _, sums, arrays = tf.while_loop(
             lambda index, *_: index < count,
@@ -110,15 +134,15 @@ class PartedBatch:
             (tf.constant(0), zeros, arrays),
             parallel_iterations=1,  # parts that overlap in time would need the memory of several at once
         )
+        joined = [each.gather(array, apart=apart) for array, each in zip(arrays, rows, strict=True)]
         if not apart:
-            return sums, [array.concat() for array in arrays]
-        joined = [tf.reshape(a.stack(), [-1, *spec.shape[1:]]) for a, spec in zip(arrays, rows, strict=True)]
+            return sums, joined
 
         def with_rest() -> PartResult:
             # XLA computes at once what does not wait for anything, and removes a loop of one round.
             start = count * step + tf.cast(never([*sums, *written()]), tf.int32)
             total, found = one(start, self.samples - count * step, sums)
-            return total, [tf.concat([a, b], 0) for a, b in zip(joined, found, strict=True)]
+            return total, [each.combine(*pair) for each, *pair in zip(rows, joined, found, strict=True)]
 
         if self.static_samples is not None:
             even = self.static_samples % min(self._size_of(self.static_samples), self.static_samples) == 0

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from memfit.compat.tf_graphs import compiles_with_xla, take_slice
 from memfit.errors import InvalidInput
 
 
@@ -105,7 +106,12 @@ def _slice(tensor: Any, start: Any, size: Any) -> Any:
         rest = tensor.dense_shape[1:]
         begin = tf.concat([[tf.cast(start, tf.int64)], tf.zeros_like(rest)], 0)
         return tf.sparse.slice(tensor, begin, tf.concat([[tf.cast(size, tf.int64)], rest], 0))
-    rest = tf.shape(tensor)[1:]
-    part = tf.slice(tensor, tf.concat([[start], tf.zeros_like(rest)], 0), tf.concat([[size], rest], 0))
+    if not tf.executing_eagerly() and compiles_with_xla(tf.compat.v1.get_default_graph()):
+        # TensorFlow takes what `tf.slice` begins at for something that XLA has to know: where it depends on a
+        # variable, as in a part that waits for others, every new value of that would be compiled anew.
+        part = take_slice(tensor, start, size)
+    else:
+        rest = tf.shape(tensor)[1:]
+        part = tf.slice(tensor, tf.concat([[start], tf.zeros_like(rest)], 0), tf.concat([[size], rest], 0))
     part.set_shape([None, *tensor.shape[1:]])
     return part

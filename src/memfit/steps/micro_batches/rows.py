@@ -1,0 +1,67 @@
+"""Gradients that are lists of rows: which of them come with the samples, and which are there once for any batch.
+
+An embedding looked up by the samples gives rows for each of them. Looked up by what is the same for all, such as
+the positions of a sequence, it gives as many rows for a micro-batch as for the whole batch: sums over its samples.
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from memfit.compat.tf_graphs import is_eager_tensor
+
+_SHAPES = ("Shape", "Size", "Rank")
+
+
+class Piece(NamedTuple):
+    """The rows that one look-up gives."""
+
+    values: Any
+    indices: Any
+
+
+def pieces_of(gradient: tf.IndexedSlices) -> list[Piece]:
+    """Returns the rows of a gradient, those of each look-up by themselves; all as one where a step runs eagerly."""
+    if tf.executing_eagerly():
+        return [Piece(gradient.values, gradient.indices)]
+    values, indices = gradient.values.op, gradient.indices.op
+    if values.type != "ConcatV2" or indices.type != "ConcatV2" or len(values.inputs) != len(indices.inputs):
+        return [Piece(gradient.values, gradient.indices)]
+    # TensorFlow joins the rows of several look-ups; the last input says along which dimension.
+    return [Piece(*pair) for pair in zip(values.inputs[:-1], indices.inputs[:-1], strict=True)]
+
+
+def come_with_samples(tensor: Any) -> bool:
+    """Whether a tensor depends on the samples of a step's batch, or on how many there are.
+
+    An eager tensor does not say, and is taken for one that does.
+    """
+    if tf.executing_eagerly():
+        return True
+    seen: set[int] = set()
+    waiting = [tensor]
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        op = tensor.op
+        if op.type == "Placeholder":
+            outside = {id(inner): outer for outer, inner in op.graph.captures}.get(id(tensor))
+            if outside is None:  # what the step is given, or how far its loop is
+                return True
+            if not is_eager_tensor(outside) and outside.dtype != tf.resource:
+                waiting.append(outside)
+        elif not _is_another_length(op):
+            waiting += op.inputs
+    return False
+
+
+def _is_another_length(op: Any) -> bool:
+    """Whether an op takes from a shape a dimension that is not the first, in which the samples are."""
+    if op.type != "StridedSlice" or op.inputs[0].op.type not in _SHAPES:
+        return False
+    begin = tf.get_static_value(op.inputs[1])
+    return (
+        begin is not None and begin.size == 1 and int(begin[0]) != 0 and bool(op.get_attr("shrink_axis_mask"))
+    )
