@@ -112,6 +112,25 @@ def test_a_job_that_only_near_fits_trains_in_micro_batches(monkeypatch: pytest.M
     assert losses[-1] < losses[0]
 
 
+def _largest_tensor_after_planning() -> bool:
+    """Whether most of an arena can still be had as one tensor when a plan was made in it."""
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((128, 128, 4)), layers.Dense(16), layers.Dropout(0.2), layers.Flatten(), layers.Dense(1)]
+    )
+    model.compile("sgd", "mse", jit_compile=False)
+    memfit.plan(model, 16, memory="40MiB")  # five samples of a network with dropout are tried in parts
+    try:
+        tf.raw_ops.Empty(shape=[30 * 2**20], dtype=tf.uint8, init=False)
+    except tf.errors.ResourceExhaustedError:
+        return False
+    return True
+
+
+def test_planning_does_not_break_an_arena_into_pieces() -> None:
+    assert in_arena(_largest_tensor_after_planning, memory="40MiB")
+
+
 def test_a_refusal_names_the_batch_and_the_fidelity_that_would_do() -> None:
     job = job_of(network(), 700, "exact", choices=(segments(320, 0.1),))
     lines = {Recipe(): Line(100, 10), Recipe(segments=segments(320, 0.1)): Line(100, 5)}

@@ -10,8 +10,6 @@ import tensorflow as tf
 
 from memfit.compat.tf_graphs import is_eager_tensor
 
-_SHAPES = ("Shape", "Size", "Rank")
-
 
 class Piece(NamedTuple):
     """The rows that one look-up gives."""
@@ -59,9 +57,7 @@ def come_with_samples(tensor: Any) -> bool:
 
 def _is_another_length(op: Any) -> bool:
     """Whether an op takes from a shape a dimension that is not the first, in which the samples are."""
-    if op.type != "StridedSlice" or op.inputs[0].op.type not in _SHAPES:
+    if op.type != "StridedSlice" or op.inputs[0].op.type != "Shape" or not op.get_attr("shrink_axis_mask"):
         return False
-    begin = tf.get_static_value(op.inputs[1])
-    return (
-        begin is not None and begin.size == 1 and int(begin[0]) != 0 and bool(op.get_attr("shrink_axis_mask"))
-    )
+    begin, rank = tf.get_static_value(op.inputs[1]), op.inputs[0].shape[0]
+    return begin is not None and begin.size == 1 and rank is not None and int(begin[0]) % rank != 0
