@@ -376,14 +376,33 @@ def test_unknown_shapes_are_refused_with_the_remedy():
     model.compile("adam", "mse")
     with pytest.raises(InvalidInput, match="data="):
         memfit.estimate(model, 8)
-    fixed = keras.Sequential([keras.Input(batch_shape=(8, 4, 3)), keras.layers.LSTM(4, stateful=True)])
-    fixed.compile("adam", "mse")
-    with pytest.raises(InvalidInput, match="batches of 8"):
-        memfit.estimate(fixed, 8)
     odd = Odd(4)
     odd.compile("adam", "mse")
     with pytest.raises(InvalidInput, match="data="):
         memfit.estimate(odd, 8)
+
+
+def test_a_model_for_one_batch_size_is_recorded_at_that_alone():
+    def build(stateful, **shape):
+        layers = keras.layers
+        wide = layers.Dense(512, activation="softplus")
+        model = keras.Sequential(
+            [keras.Input(**shape), wide, layers.LSTM(8, stateful=stateful), layers.Dense(2)]
+        )
+        model.compile("adam", "mse", jit_compile=False)
+        return model
+
+    model = build(True, batch_shape=(12, 256, 8))
+    estimate = memfit.estimate(model, 12)
+    assert estimate.peak == pytest.approx(memfit.estimate(build(False, shape=(256, 8)), 12).peak, rel=0.25)
+    assert estimate.max_batch("1GiB") == 12
+    assert estimate.max_batch(estimate.peak // 2) == 0
+    for ask in (estimate.at, lambda batch: memfit.estimate(model, batch)):
+        with pytest.raises(InvalidInput, match="only batches of 12"):
+            ask(8)
+    with pytest.raises(memfit.DoesNotFit) as refusal:
+        memfit.plan(model, "max", estimate.peak // 2)
+    assert "largest batch" not in str(refusal.value)
 
 
 def test_a_batch_far_away_is_recorded_itself():

@@ -74,6 +74,28 @@ def test_a_mean_over_the_samples_is_exact(case: tuple[Any, ...]) -> None:
     assert fit(model_with(*case)).events == ()
 
 
-def test_what_cannot_be_compared_is_said() -> None:
-    (event,) = fit(model_with("mse", Noise())).events
-    assert "unchecked" in event.says
+def test_a_loss_is_compared_with_the_same_random_numbers() -> None:
+    assert fit(model_with("mse", Noise())).events == ()
+    with pytest.raises(memfit.InvalidInput, match="mean over the samples"):
+        fit(model_with(dice, Noise()))
+
+
+def contrast(y_true: Any, y_pred: Any) -> Any:
+    """A loss for each sample that compares it with all others of its batch."""
+    return ops.mean(ops.square(y_pred - ops.transpose(y_pred)), axis=1)
+
+
+def test_a_loss_over_pairs_is_planned_without_micro_batches_where_exact_is_asked_for() -> None:
+    inputs = keras.Input((128, 64))
+    x = inputs
+    for _ in range(6):
+        x = layers.Activation("tanh")(layers.Dense(64, activation="softplus")(x))
+    model = keras.Model(inputs, layers.Dense(1)(layers.GlobalAveragePooling1D()(x)))
+    model.compile("sgd", contrast)
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(128, 128, 64)).astype("float32"), rng.normal(size=(128, 1)).astype("float32")
+    plan = memfit.plan(model, 128, "60MiB", "exact", data=data)
+    assert plan.recipe.micro_batch is None
+    assert plan.recipe.segments is not None
+    near = next(lever for lever in plan.levers if lever.name == "micro-batches")
+    assert "in parts" in near.why

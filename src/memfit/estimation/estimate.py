@@ -16,6 +16,20 @@ from memfit.sizes import Size
 from memfit.tables import table
 
 
+def check_batch(fixed: int | None, batch_size: Any) -> None:
+    """Refuses what is no batch size, or not the only one that a model allows."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise InvalidInput(
+            "A batch has at least one sample", received=batch_size, remedy="Give a whole number"
+        )
+    if fixed is not None and batch_size != fixed:
+        raise InvalidInput(
+            f"The inputs of this model allow only batches of {fixed}",
+            received=batch_size,
+            remedy="Ask about that batch, or leave it open: keras.Input(shape=...)",
+        )
+
+
 @dataclass(frozen=True, repr=False)
 class Estimate(Shown):
     """The predicted peak memory of one phase at one batch size.
@@ -108,10 +122,7 @@ class Estimate(Shown):
         Beyond twice and below half of what was asked about, the step is recorded anew, which takes seconds: kernels
         may take other ways for large batches.
         """
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise InvalidInput(
-                "A batch has at least one sample", received=batch_size, remedy="Give a whole number"
-            )
+        check_batch(self.made_from.fixed_batch, batch_size)
         base = self if self.nearby is None else self.nearby(batch_size)
         return replace(base, batch_size=batch_size, sketched=False)
 
@@ -146,7 +157,7 @@ class Estimate(Shown):
         """Returns the largest batch size that fits into `memory` with its margin, 0 if none does."""
         memory = Size(memory)
         guess = self.made_from.max_batch(memory, self.batch_size)
-        if self.nearby is None:
+        if self.nearby is None or self.made_from.fixed_batch is not None:
             return guess
         # Other recordings may not agree with the guess: find a batch that fits, followed by one that does not.
         fits, too_large = 0, None

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from memfit.budgets.fork_server import ForkServer
 from memfit.budgets.gpu_table import GPU
-from memfit.errors import CannotTell, InvalidInput, ProcessDied
+from memfit.errors import InvalidInput, ProcessDied
 from memfit.estimation.cache import is_on, remembered
-from memfit.estimation.estimate import Estimate
+from memfit.estimation.estimate import Estimate, check_batch
 from memfit.estimation.fingerprint import fingerprint
 from memfit.estimation.gpu_compiler.asking import describe_doubt, estimate_with_compiler
 from memfit.estimation.gpu_compiler.compiled import NotCompiled
@@ -18,7 +18,7 @@ from memfit.estimation.optimizers import optimizers_of
 from memfit.estimation.recording.record import record
 from memfit.estimation.recording.recording import Recording
 from memfit.estimation.recording.sending import packed
-from memfit.estimation.recording.specs import spec_of
+from memfit.estimation.recording.specs import fixed_batch, spec_of
 from memfit.estimation.recording.step import Build
 from memfit.estimation.recording_process import recording_process
 from memfit.estimation.replay.recorded import RecordedSource
@@ -53,6 +53,7 @@ class Recorder:
         self._card = device
         _check(model)
         self._model, self._spec = model, spec_of(model, data)
+        self._fixed_batch = fixed_batch(model)
         self._waiting = read_waiting(self._spec, data) if device is None else NOTHING_WAITS
         self._server: ForkServer | None = None
         self._exit = ExitStack()
@@ -83,13 +84,12 @@ class Recorder:
             StepFailed: If the step fails on synthetic data.
             ProcessDied: If the recording process was ended.
         """
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise InvalidInput(
-                "A batch has at least one sample", received=batch_size, remedy="Give a whole number"
-            )
+        check_batch(self._fixed_batch, batch_size)
         not_compiled = ""
         if self._card is not None:
             try:
+                if self._fixed_batch is not None:
+                    raise NotCompiled("its inputs allow only one batch size, and several are compiled")
                 return estimate_with_compiler(self._model, self._payload, build, batch_size, self._card)
             except NotCompiled as reason:
                 not_compiled = f"; not compiled for {self._card.name}: {reason}{describe_doubt(self._model)}"
@@ -127,10 +127,11 @@ class Recorder:
             doubt=max((step.doubt * batch_size / step.batch for step in recording.compiled), default=0.0),
             device=self._card,
             seconds=recording.seconds,
+            fixed_batch=self._fixed_batch,
         )
 
     def _record(self, build: Build | None, batch_size: int, phase: str) -> Recording:
-        largest = largest_recorded(batch_size, compiled=bool(self._model.jit_compile))
+        largest = self._fixed_batch or largest_recorded(batch_size, compiled=bool(self._model.jit_compile))
         arguments = (self._payload, build, largest)
         if not self._model.jit_compile:
             return self._run((*arguments, batch_size, phase))
@@ -178,13 +179,6 @@ def _check(model: Any) -> None:
             "A model must be compiled to be estimated: the optimizer and the loss take memory too",
             received=type(model).__name__,
             remedy="Call model.compile(...) first",
-        )
-    fixed = {tensor.shape[0] for tensor in getattr(model, "inputs", None) or []} - {None}
-    if fixed:
-        raise CannotTell(
-            "Steps are recorded at smaller batches, and the inputs of this model allow only one",
-            received=f"inputs for batches of {', '.join(map(str, sorted(fixed)))}",
-            remedy="Estimate a copy of it whose inputs leave the batch open: keras.Input(shape=...)",
         )
 
 

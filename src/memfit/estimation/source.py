@@ -126,6 +126,10 @@ class Source(Protocol):
     def compiled(self) -> bool:
         """Whether a GPU's compiler is asked, which takes seconds to minutes for a further batch size."""
 
+    @property
+    def fixed_batch(self) -> int | None:
+        """The only batch size that the model allows; None for any."""
+
     def at(self, batch: int) -> Prediction:
         """Predicts a batch size."""
 

@@ -5,18 +5,18 @@ from functools import cached_property
 from typing import Any, Literal
 
 from memfit.budgets.gpu_table import GPU, present_gpu
+from memfit.data.peeking import FirstBatch
 from memfit.errors import CannotTell, InvalidInput
 from memfit.estimation.recording.specs import Spec, mapped, spec_of
 from memfit.planning.fidelity import Fidelity
 from memfit.sizes import Size
 from memfit.steps.installing import why_step_is_fixed
+from memfit.steps.micro_batches.additivity import TRIED_SAMPLES, find_loss_difference, has_to_be_checked
 from memfit.steps.micro_batches.exactness import find_difference
 from memfit.steps.rematerialisation import Segments, find_choices
 
 # The batch that is looked at first when the largest one is asked for.
 _REFERENCE_BATCH = 32
-# Samples of the trial whether micro-batches change anything.
-_TRIED_SAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,27 @@ class Job:
         return choices, None if choices else "no tensor of this network is worth computing again"
 
     @cached_property
-    def micro_batches_differ(self) -> str | None:
+    def outputs_differ(self) -> str | None:
         """Why a sample's output in a micro-batch would be another than in the whole batch, or None."""
         try:
-            batch = self.spec.batch(_TRIED_SAMPLES)
+            batch = self._make_samples()
         except CannotTell as error:
             return f"it could not be tried in parts ({error})"
-        x = batch[0] if isinstance(batch, tuple) else batch
-        return find_difference(self.model, mapped(_vary_whole_numbers, x))
+        return find_difference(self.model, batch[0] if isinstance(batch, tuple) else batch)
+
+    @cached_property
+    def losses_differ(self) -> str | None:
+        """How the loss of a batch differs from that of its parts, or None; tried on real samples, if any."""
+        if self.fixed_step is not None or not has_to_be_checked(self.model):
+            return None
+        data = self.data.batch if isinstance(self.data, FirstBatch) else self.data
+        try:
+            return find_loss_difference(self.model, data if _has_samples(data) else self._make_samples())
+        except CannotTell as error:
+            return f"its loss could not be tried in parts ({error})"
+
+    def _make_samples(self) -> Any:
+        return mapped(_vary_whole_numbers, self.spec.batch(TRIED_SAMPLES))
 
     def _input_specs(self) -> Any:
         """Tensor specs of the inputs; None where the model tells them itself."""
@@ -100,6 +113,18 @@ class Job:
         structure = self.spec.structure
         x = structure[0] if isinstance(structure, tuple) else structure
         return mapped(lambda leaf: tf.TensorSpec((self.reference_batch, *leaf.shape), leaf.dtype), x)
+
+
+def _has_samples(data: Any) -> bool:
+    """Whether there are arrays or tensors of enough samples for a trial, and not only their shapes."""
+    import keras
+    import tensorflow as tf
+
+    leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
+    return bool(leaves) and all(
+        not isinstance(leaf, tf.TypeSpec) and (*getattr(leaf, "shape", ()), 0)[0] >= TRIED_SAMPLES
+        for leaf in leaves
+    )
 
 
 def _vary_whole_numbers(array: Any) -> Any:

@@ -14,10 +14,10 @@ from memfit.budgets.peaks import take_one_region
 from memfit.compat import keras_layers
 from memfit.errors import InvalidInput
 from memfit.estimation.cache import is_on, remembered
-from memfit.estimation.estimate import Estimate
+from memfit.estimation.estimate import Estimate, check_batch
 from memfit.estimation.fingerprint import fingerprint
 from memfit.estimation.recorder import Recorder
-from memfit.estimation.recording.specs import spec_of
+from memfit.estimation.recording.specs import fixed_batch, spec_of
 from memfit.estimation.waiting import Waiting, held_bytes
 from memfit.planning.bound import sample_bytes, upper_bound
 from memfit.planning.build_plan import build_plan, build_stock_plan
@@ -71,6 +71,11 @@ def plan(
         InvalidInput: If an argument is invalid, or the memory is less than the weights alone take.
     """
     _check(model, batch_size)
+    only = fixed_batch(model)
+    if batch_size == "max":
+        batch_size = only or "max"
+    else:
+        check_batch(only, batch_size)
     card = find_gpu(device)
     available = card.usable if card and device and memory is None else _read_memory(memory)
     _check_weights(model, available)
@@ -79,6 +84,7 @@ def plan(
         bound = _bound(job, max(batch_size, validation_batch_size or 1))
         if bound is not None and bound <= available:
             return build_stock_plan(job, batch_size, bound)
+    take_one_region()  # a trial of micro-batches would break an arena into regions that no large tensor fits
     made, when = remembered(
         _key(job), lambda: _make(job), about=f"plan, batch {batch_size}, {available}: {model.name}"
     )
@@ -106,14 +112,13 @@ def _key(job: Job) -> tuple[Any, ...] | None:
     name = fingerprint(job.model, spec_of(job.model, job.data)) if is_on() and job.model.built else None
     if name is None:
         return None
-    data = (held_bytes(job.data), *(lever.why_not(job) for lever in LEVERS if lever.looks_at_data))
+    data = (held_bytes(job.data), *(lever.see_in_data(job) for lever in LEVERS))
     levers = tuple(type(lever).__qualname__ for lever in LEVERS)
     asked = (job.batch_size, int(job.memory), str(job.allow), job.validation_batch_size)
     return ("plan", name, data, levers, job.device, asked)
 
 
 def _make(job: Job) -> Plan:
-    take_one_region()  # a trial of micro-batches would break an arena into regions that no large tensor fits
     with Recorder(job.model, job.data, job.device) as recorder:
         return _search(job, recorder)
 

@@ -1,6 +1,7 @@
 """What is said when no allowed plan fits: the memory, the batch or the fidelity that would do."""
 
 from memfit.estimation.margins import REPEATED
+from memfit.estimation.recording.specs import fixed_batch
 from memfit.planning.candidates import choose_best
 from memfit.planning.does_not_fit import DoesNotFit
 from memfit.planning.fidelity import Fidelity
@@ -21,7 +22,8 @@ def refuse(recordings: Recordings) -> DoesNotFit:
     smallest = Size(int(min(recordings.needed(c.recipe, batch_size) for c in allowed) * REPEATED))
     room = int(job.memory / REPEATED)
     largest = 0
-    if job.batch_size != "max":
+    one_size = fixed_batch(job.model) is not None
+    if job.batch_size != "max" and not one_size:
         largest = find_largest_batch(
             lambda size: choose_best(list_recorded(recordings, size), room) is not None, batch_size
         )
@@ -31,11 +33,11 @@ def refuse(recordings: Recordings) -> DoesNotFit:
     changes = f" with {job.allow} changes" if fixed is None else f", and its step cannot be changed: {fixed}"
     parts = [
         f"Batch {batch_size} does not fit into {job.memory}{changes}.",
-        f"The smallest memory that would do is {smallest};",
-        f"the largest batch that fits {job.memory} is {largest}."
-        if largest
-        else f"no batch fits {job.memory}.",
+        f"The smallest memory that would do is {smallest}" + ("." if one_size else ";"),
     ]
+    if not one_size:
+        size = f"the largest batch that fits {job.memory} is {largest}."
+        parts.append(size if largest else f"no batch fits {job.memory}.")
     if beyond is not None:
         parts.append(f'With allow="{beyond.fidelity}" this batch would fit.')
     return DoesNotFit(" ".join(parts), smallest, largest, None if beyond is None else beyond.fidelity)

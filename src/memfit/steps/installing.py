@@ -41,6 +41,8 @@ def why_not_micro_batches(model: keras.Model) -> str | None:
     fixed = why_step_is_fixed(model)
     if fixed is not None:
         return fixed
+    if any(tensor.shape[0] is not None for tensor in getattr(model, "inputs", None) or []):
+        return "its inputs allow only one batch size"
     if any(getattr(weight, "overwrite_with_gradient", False) for weight in model.trainable_variables):
         return "it has weights that are overwritten with their gradient (float8)"
     losses = keras.tree.flatten(model.loss) if getattr(model, "loss", None) is not None else []

@@ -11,7 +11,7 @@ from memfit.planning.fingerprint import fingerprint
 from memfit.planning.layer_names import layer_names, with_names_of
 from memfit.planning.plan import Plan
 from memfit.steps.installing import why_not_micro_batches, why_step_is_fixed
-from memfit.steps.micro_batches.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
+from memfit.steps.micro_batches.additivity import find_loss_difference
 
 
 def check_plan(model: keras.Model, plan: Plan) -> None:
@@ -47,21 +47,16 @@ def check_losses(model: keras.Model, plan: Plan, data: Any) -> tuple[str, ...]:
     """Refuses micro-batches under an exact plan where a loss that the user wrote does not add up from them.
 
     Args:
-        data: Some samples, or None where none can be had.
+        data: Some samples, or None where reading some would change the rest: then the plan's word is taken.
 
     Returns:
-        What had to be assumed, as sentences.
+        What is to be said, as sentences.
     """
-    if plan.recipe.micro_batch is None or not has_to_be_checked(model):
+    if plan.recipe.micro_batch is None or data is None:
         return ()
-    losses = None if data is None else losses_whole_and_in_parts(model, data)
-    if losses is None:
-        return (
-            "Losses that layers add or that are custom were taken for means over the samples, unchecked.",
-        )
-    if agree(*losses):
+    story = find_loss_difference(model, data)
+    if story is None:
         return ()
-    story = f"a few samples have a loss of {losses[0]:.4g} at once and {losses[1]:.4g} in parts"
     if plan.fidelity == Fidelity.EXACT:
         raise InvalidInput(
             "Micro-batches are exact only for a loss that is a mean over the samples",

@@ -8,7 +8,6 @@ import keras
 
 from memfit.budgets.peaks import PeakMeter, device_name, take_one_region
 from memfit.compat import keras_data
-from memfit.data.peeking import FirstBatch
 from memfit.errors import InvalidInput
 from memfit.estimation.recording.recording import STEPS
 from memfit.planning.fidelity import Fidelity
@@ -106,7 +105,11 @@ def fit(
         if plan is not None:
             if not plan.recipe.is_stock:
                 take_one_region()  # before anything runs, and the optimizer's state is made
-            plan = _prepare(model, plan, arguments, first, journal)
+            plan = _prepare(model, plan, arguments)
+            if planned:
+                samples = first_samples(arguments["x"], arguments["y"], arguments["sample_weight"], first)
+                for remark in check_losses(model, plan, samples):
+                    journal.note(remark)
         call.begin(plan)
         return _train(model, arguments, plan, allowed, journal, call)
 
@@ -120,19 +123,14 @@ def _check_arguments(x: Any, memory: int | str | None, plan: Plan | None) -> Non
         )
 
 
-def _prepare(
-    model: keras.Model, plan: Plan, arguments: dict[str, Any], first: FirstBatch | None, journal: Journal
-) -> Plan:
+def _prepare(model: keras.Model, plan: Plan, arguments: dict[str, Any]) -> Plan:
     """Returns the plan as this model follows it, once all that it needs is there.
 
     Raises:
         InvalidInput: If the plan does not suit the model or the batch size.
     """
     plan = suited(model, plan)
-    x, y, sample_weight = (arguments[name] for name in ("x", "y", "sample_weight"))
-    arguments["batch_size"] = _batch_size_with(plan, x, arguments["batch_size"])
-    for assumption in check_losses(model, plan, first_samples(x, y, sample_weight, first)):
-        journal.note(assumption)
+    arguments["batch_size"] = _batch_size_with(plan, arguments["x"], arguments["batch_size"])
     return plan
 
 

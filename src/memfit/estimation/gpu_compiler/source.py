@@ -25,9 +25,11 @@ class CompiledSource:
         parts: What the arguments of the step are made of.
         curve: The compiled batch sizes.
         compiled: True: a further batch size takes seconds to minutes.
+        fixed_batch: None: models that allow only one batch size are not compiled.
     """
 
     compiled = True
+    fixed_batch: int | None = None
 
     def __init__(self, text: str, device: GPU, parts: Parts, curve: Curve) -> None:
         self.text, self.device, self.parts, self.curve = text, device, parts, curve

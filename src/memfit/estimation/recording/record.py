@@ -16,7 +16,7 @@ from memfit.estimation.recording.keras_step import KerasStep, make_variables, sh
 from memfit.estimation.recording.recording import FOLDED, KEPT_EVENTS, STEPS, Recording
 from memfit.estimation.recording.recording import Step as RecordedStep
 from memfit.estimation.recording.sending import unpacked
-from memfit.estimation.recording.specs import Spec, bytes_per_sample
+from memfit.estimation.recording.specs import Spec, bytes_per_sample, fixed_batch
 from memfit.estimation.recording.step import Build, Model, Step, Traced
 from memfit.estimation.recording.trace import Event, Trace, mark, traced
 from memfit.estimation.recording.tracing import Traces, inputs_of, trace_first
@@ -56,7 +56,8 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
     optimizers = optimizers_of(model)
     for optimizer in optimizers:
         know_own_variables(optimizer)
-    batches = ladder(largest)
+    fixed = fixed_batch(model)
+    batches = ladder(largest) if fixed is None else (fixed,)
     make_variables(model, spec, batches[0], phase)
     if phase == "train":
         for optimizer in optimizers:
@@ -130,11 +131,13 @@ class _StepRecorder:
             seconds: What steps in a row may take afterwards.
         """
         self._seconds = max(seconds, _SECONDS_OF_ITSELF) if self._traces.only_itself else seconds
-        if self._traces.each and not self._model.jit_compile:
-            batches, larger = self._choose_batches()
-        else:
-            batches, larger = self._traces.batches, None
+        batches, larger = self._traces.batches, None
+        if self._model.jit_compile or not self._traces.each:
             self._run(batches[0])  # TensorFlow optimises, and XLA compiles, in the first call
+        elif len(batches) == 1:
+            self._time_first(batches[0])
+        else:
+            batches, larger = self._choose_batches()
         self._record_others(batches, larger)
 
     def _choose_batches(self) -> tuple[tuple[int, ...], int | None]:

@@ -80,6 +80,12 @@ def spec_of(model: Any, data: Any = None) -> Spec:
     return Spec((x, y))
 
 
+def fixed_batch(model: Any) -> int | None:
+    """Returns the only batch size that the inputs of a model allow, as for stateful layers; None for any."""
+    sizes = {tensor.shape[0] for tensor in getattr(model, "inputs", None) or []} - {None}
+    return min(sizes, default=None)
+
+
 def bytes_per_sample(spec: Spec) -> list[int]:
     """Returns the bytes of each tensor of a batch, per sample."""
     import tensorflow as tf

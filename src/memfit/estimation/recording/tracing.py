@@ -53,7 +53,7 @@ def trace_first(step: Step, model: Any, spec: Spec, batches: tuple[int, ...]) ->
         largest = batches[-1:]
         return Traces(largest, each=True, loops=False, first=step.trace(spec.tensor_specs(largest[0])))
     over_time = _runs_over_time(model)
-    if not over_time and len(all_layers(model)) > _MANY_LAYERS:
+    if len(batches) > 1 and not over_time and len(all_layers(model)) > _MANY_LAYERS:
         trace = step.trace(spec.tensor_specs(None))
         # A loop keeps more where it does not know the batch: 72 instead of 66 MiB for a bidirectional LSTM.
         if not _has(trace, _LOOPS):

@@ -33,6 +33,7 @@ class RecordedSource:
             about a smaller batch.
         device: The GPU that is asked about, or None for this machine's arena.
         compiled: False: a further batch size takes milliseconds.
+        fixed_batch: The only batch size that the model allows, or None.
     """
 
     compiled = False
@@ -47,9 +48,11 @@ class RecordedSource:
         doubt: float = 0.0,
         device: GPU | None = None,
         seconds: Sequence[tuple[int, float]] = (),
+        fixed_batch: int | None = None,
     ) -> None:
         self.script, self.text, self.weights, self.batches = script, text, Size(weights), batches
         self.doubt, self.device, self._seconds = doubt, device, tuple(seconds)
+        self.fixed_batch = fixed_batch
         self._kept: dict[int, ReplayedStep] = {}
 
     def at(self, batch: int) -> "ReplayedStep":
@@ -78,6 +81,8 @@ class RecordedSource:
 
     def max_batch(self, memory: Size, start: int) -> int:
         """Finds the largest batch size that fits, 0 for none; `start` does not matter."""
+        if self.fixed_batch is not None:
+            return self.fixed_batch if self.at(self.fixed_batch).needs_at_most(memory) else 0
         low, high = 0, 1
         while high <= LARGEST_BATCH and self.at(high).needs_at_most(memory):
             low, high = high, high * 2

@@ -17,7 +17,6 @@ class HostInputs(Lever):
     """Leaves the user's arrays on the host."""
 
     name = "inputs on the host"
-    looks_at_data = True
 
     def fidelity(self, job: Job) -> Fidelity:
         """The same samples in the same order: exact."""
@@ -32,6 +31,10 @@ class HostInputs(Lever):
         if job.is_compiled:
             return "XLA compiles the step, and such a step cannot read from the host"
         return why_not_host_arrays(job.model, job.data)
+
+    def see_in_data(self, job: Job) -> str | None:
+        """Whether there are arrays."""
+        return self.why_not(job)
 
     def offer(self, job: Job, recipe: Recipe, batch_size: int) -> Iterator[Recipe]:
         """Offers any recipe with its inputs on the host."""

@@ -48,8 +48,6 @@ class Lever(ABC):
     """
 
     name: ClassVar[str]
-    # Whether `why_not` depends on the data itself, and not only on its shapes and types.
-    looks_at_data: ClassVar[bool] = False
 
     @abstractmethod
     def fidelity(self, job: Job) -> Fidelity:
@@ -61,6 +59,10 @@ class Lever(ABC):
 
     def why_not(self, job: Job) -> str | None:
         """Says why it cannot be used for this job, or None where it can."""
+        return None
+
+    def see_in_data(self, job: Job) -> str | None:
+        """Returns what its answers depend on in the data itself, beyond shapes and types: plans are kept by it."""
         return None
 
     def offer(self, job: Job, recipe: Recipe, batch_size: int) -> Iterator[Recipe]:

@@ -32,6 +32,10 @@ class MicroBatches(Lever):
         """Says why a batch cannot be cut."""
         return why_not_micro_batches(job.model)
 
+    def see_in_data(self, job: Job) -> str | None:
+        """Whether a loss of the user's own adds up from parts of a batch."""
+        return job.losses_differ
+
     def offer(self, job: Job, recipe: Recipe, batch_size: int) -> Iterator[Recipe]:
         """Offers the batch in 2, 3, 4, 6, 8, ... parts."""
         for size in list_sizes(batch_size, least_size(job.model)):
@@ -68,17 +72,24 @@ class MicroBatches(Lever):
         return replace(recipe, micro_batch=small_enough[0] if small_enough else sizes[-1])
 
     def _judge(self, job: Job) -> tuple[Fidelity, str]:
-        import keras
-
-        for layer in all_layers(job.model):
-            if isinstance(layer, keras.layers.BatchNormalization):
-                if layer.trainable:
-                    return Fidelity.NEAR, f"{layer.name} would see fewer samples"
-            elif isinstance(layer, keras.layers.SpectralNormalization) or _has_own_state(layer):
-                return Fidelity.NEAR, f"{layer.name} has state that moves with every micro-batch"
-        if job.micro_batches_differ is not None:
-            return Fidelity.NEAR, job.micro_batches_differ
+        why = _find_layer_that_differs(job.model) or job.outputs_differ
+        reasons = [reason for reason in (why, job.losses_differ) if reason is not None]
+        if reasons:
+            return Fidelity.NEAR, "; ".join(reasons)
         return Fidelity.EXACT, "no layer looks across the batch"
+
+
+def _find_layer_that_differs(model: Any) -> str | None:
+    """Says which layer is known to compute something else from fewer samples."""
+    import keras
+
+    for layer in all_layers(model):
+        if isinstance(layer, keras.layers.BatchNormalization):
+            if layer.trainable:
+                return f"{layer.name} would see fewer samples"
+        elif isinstance(layer, keras.layers.SpectralNormalization) or _has_own_state(layer):
+            return f"{layer.name} has state that moves with every micro-batch"
+    return None
 
 
 def least_size(model: Any) -> int:

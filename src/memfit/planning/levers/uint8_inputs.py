@@ -25,7 +25,6 @@ class Uint8Inputs(Lever):
     """Advises to feed images as uint8 where they come as floats."""
 
     name = "inputs in uint8"
-    looks_at_data = True
 
     def fidelity(self, job: Job) -> Fidelity:
         """The same values."""
@@ -43,6 +42,10 @@ class Uint8Inputs(Lever):
             return None if _float_images(job) else "the inputs are not images, or not in floats"
         except CannotTell:
             return "the shapes of the inputs are not known"
+
+    def see_in_data(self, job: Job) -> str | None:
+        """Whether its values are those of pixels."""
+        return self.why_not(job)
 
     def advise_saving(self, facts: Facts | None, job: Job, batch_size: int) -> Size | None:
         """All but one byte of each value."""

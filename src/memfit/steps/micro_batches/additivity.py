@@ -8,6 +8,7 @@ computing them: once for some samples, once for the same samples in parts.
 from typing import Any
 
 import keras
+import ml_dtypes
 import tensorflow as tf
 
 from memfit.compat import keras_data, keras_layers
@@ -16,8 +17,7 @@ from memfit.steps.micro_batches.batch import PartedBatch, PartResult
 from memfit.steps.micro_batches.loss_shares import losses_of_part
 from memfit.steps.micro_batches.samples import Part
 
-_SAMPLES = 5  # cut into 2, 2 and 1: parts of unequal size show a sum as well as a mean of means
-_TOLERANCE = 1e-3  # far above float32 rounding, far below the factor that a sum would be wrong by
+TRIED_SAMPLES = 5  # cut into 2, 2 and 1: parts of unequal size show a sum as well as a mean of means
 
 
 def has_to_be_checked(model: keras.Model) -> bool:
@@ -37,48 +37,67 @@ def has_to_be_checked(model: keras.Model) -> bool:
     return any(not str(kind.__module__).startswith("keras.") for kind in kinds)
 
 
-def losses_whole_and_in_parts(model: keras.Model, data: Any) -> tuple[float, float] | None:
-    """Computes the loss of a few samples at once and in parts, without changing anything in the model.
+def find_loss_difference(model: keras.Model, data: Any) -> str | None:
+    """Returns how the loss of some samples differs from that of their parts, or None where it does not.
+
+    Nothing of the model changes.
 
     Args:
-        data: Some samples as `fit` takes them, or a batch as Keras gives it to a step.
-
-    Returns:
-        Both losses, or None where they cannot be compared because the model draws random numbers even when it
-        is not training.
+        data: At least five samples as `fit` takes them, or a batch as Keras gives it to a step.
     """
-    x, y, weights = keras.utils.unpack_x_y_sample_weight(keras.tree.map_structure(_first_samples, data))
-    few = next(iter(keras_data.array_dataset(x, y, weights, _SAMPLES, shuffle=False, class_weight=None)))
-    draws: list[bool] = []
+    if not has_to_be_checked(model):
+        return None
+    try:
+        whole, parts = _losses_whole_and_in_parts(model, data)
+    except Exception as error:  # whatever a user's loss raises
+        return f"its loss could not be tried in parts ({type(error).__name__})"
+    if _agree(whole, parts, model.compute_dtype):
+        return None
+    return f"a few samples have a loss of {whole:.4g} at once and {parts:.4g} in parts"
+
+
+def first_samples(data: Any) -> Any:
+    """Returns as many samples of a batch as a trial needs."""
+    return keras.tree.map_structure(_cut, data)
+
+
+def _losses_whole_and_in_parts(model: keras.Model, data: Any) -> tuple[float, float]:
+    """Computes the loss of a few samples at once and in parts, as a step does: traced, unless it runs eagerly."""
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(first_samples(data))
+    few = next(iter(keras_data.array_dataset(x, y, weights, TRIED_SAMPLES, shuffle=False, class_weight=None)))
     # In a stateless scope Keras looks for the values of regularised weights in the scope alone.
     regularised = [(v, v.value) for v in model.trainable_variables if v.regularizer is not None]
 
-    def loss_in_parts_of(size: int) -> float:
-        def compute(part: Part) -> PartResult:
-            with keras.StatelessScope(regularised, collect_losses=True) as scope:
-                y_pred = keras_layers.forward(model, part.x, training=False)
-                _, shown, _ = losses_of_part(model, part, y_pred, training=False)
-            seeds = [v for v in model.non_trainable_variables if "seed_generator_state" in v.path]
-            draws.append(any(scope.get_current_value(seed) is not None for seed in seeds))
-            return (shown,), []
+    def compute(part: Part) -> PartResult:
+        with keras.StatelessScope(regularised, collect_losses=True):
+            y_pred = keras_layers.forward(model, part.x, training=False)
+            _, shown, _ = losses_of_part(model, part, y_pred, training=False)
+        return (shown,), []
 
-        return float(PartedBatch(model, few, size).add_up(compute, (tf.constant(0.0, tf.float64),))[0][0])
+    def compute_loss(batch: Any, size: Any) -> Any:
+        return PartedBatch(model, batch, lambda _: size).add_up(compute, (tf.constant(0.0, tf.float64),))[0][
+            0
+        ]
 
-    both = loss_in_parts_of(_SAMPLES), loss_in_parts_of(2)
-    return None if any(draws) else both
+    if not (model.jit_compile or model.run_eagerly):
+        compute_loss = tf.function(compute_loss, autograph=False)
+    whole, parts = (float(compute_loss(few, tf.constant(size))) for size in (TRIED_SAMPLES, 2))
+    return whole, parts
 
 
-def _first_samples(leaf: Any) -> Any:
+def _cut(leaf: Any) -> Any:
     if leaf is None:
         return None
     if isinstance(leaf, tf.SparseTensor):
-        return tf.sparse.slice(leaf, [0] * leaf.shape.rank, [_SAMPLES, *leaf.dense_shape.numpy()[1:]])
+        return tf.sparse.slice(leaf, [0] * leaf.shape.rank, [TRIED_SAMPLES, *leaf.dense_shape.numpy()[1:]])
     # Not every layout of SciPy's sparse matrices can be cut.
-    return (leaf.tocsr() if hasattr(leaf, "tocsr") else leaf)[:_SAMPLES]
+    return (leaf.tocsr() if hasattr(leaf, "tocsr") else leaf)[:TRIED_SAMPLES]
 
 
-def agree(whole: float, parts: float) -> bool:
+def _agree(whole: float, parts: float, dtype: str) -> bool:
     """Says whether two losses are the same but for rounding (or both not a number)."""
-    return abs(whole - parts) <= _TOLERANCE * max(abs(whole), abs(parts)) or (
-        whole != whole and parts != parts
-    )
+    if whole != whole and parts != parts:
+        return True
+    # Half of the digits: a sum of some thousand terms loses fewer, and a loss that is no mean agrees in fewer.
+    tolerance = float(ml_dtypes.finfo(dtype).eps) ** 0.5  # type: ignore[no-untyped-call]
+    return abs(whole - parts) <= tolerance * max(abs(whole), abs(parts))

@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from memfit.compat import keras_layers
+from memfit.steps.micro_batches.additivity import TRIED_SAMPLES
 from memfit.steps.micro_batches.random_rows import draw_rows_of_batch
 
 _PARTS = ((0, 2), (2, 2), (4, 1))  # first sample and number of samples
-_SAMPLES = 5
 _TOLERANCE = 1e-3  # far above float32 rounding, far below what another mask of a dropout makes of an output
 
 
@@ -68,7 +68,7 @@ def _compute_whole_and_in_parts(model: keras.Model, x: Any) -> tuple[list[Any], 
         return [np.asarray(output) for output in outputs]
 
     parts = zip(*(compute_part(start, size) for start, size in _PARTS), strict=True)
-    return compute_part(0, _SAMPLES), [np.concatenate(part) for part in parts], bool(drawn)
+    return compute_part(0, TRIED_SAMPLES), [np.concatenate(part) for part in parts], bool(drawn)
 
 
 def _agree(whole: Any, parts: Any) -> bool:

@@ -3,15 +3,14 @@
 from typing import Any
 
 import keras
-import tensorflow as tf
 
+from memfit.data.peeking import FirstBatch
 from memfit.estimation.margins import OF_FREE
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers import LEVERS
-from memfit.planning.levers.lever import Lever
 from memfit.sizes import Size
-from memfit.steps.micro_batches.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
+from memfit.steps.micro_batches.additivity import first_samples
 from memfit.steps.recipe import Recipe
 from memfit.training.batches import count_samples
 
@@ -25,7 +24,6 @@ class Tightening:
     def __init__(self, model: keras.Model, allow: Fidelity) -> None:
         self._model, self._allow = model, allow
         self._job: Job | None = None
-        self._adds_up: bool | None = None if has_to_be_checked(model) else True
 
     def tighter(
         self, recipe: Recipe, data: Any, need: int | None, free: int | None
@@ -40,13 +38,13 @@ class Tightening:
         known = need is not None and free is not None and free < need
         share = OF_FREE * free / need if known else _BLINDLY  # type: ignore[operator]
         for fidelity, lever in sorted(
-            ((self._judge(lever, job, data), lever) for lever in LEVERS), key=lambda pair: pair[0]
+            ((lever.fidelity(job), lever) for lever in LEVERS), key=lambda pair: pair[0]
         ):
             if fidelity > self._allow or lever.why_not(job) is not None:
                 continue
             tighter = lever.tighten(job, recipe, samples, share)
             if tighter is not None:
-                remark = f" ({fidelity}, not exact: {self._explain(lever, job, samples)})"
+                remark = f" ({fidelity}, not exact: {lever.explain(job, samples)})"
                 return tighter, "" if fidelity == Fidelity.EXACT else remark
         return None
 
@@ -74,29 +72,5 @@ class Tightening:
         x = keras.utils.unpack_x_y_sample_weight(data)[0]
         samples = count_samples(x)
         if self._job is None:
-            spec = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), x)
-            self._job = Job(self._model, samples, Size(0), self._allow, data=spec)
+            self._job = Job(self._model, samples, Size(0), self._allow, data=FirstBatch(first_samples(data)))
         return self._job, samples
-
-    def _judge(self, lever: Lever, job: Job, data: Any) -> Fidelity:
-        """A lever's fidelity; that of micro-batches is near where a loss does not add up from parts."""
-        fidelity = lever.fidelity(job)
-        if not _cuts_the_batch(lever, job) or self._check_losses(lever, job, data):
-            return fidelity
-        return max(fidelity, Fidelity.NEAR)
-
-    def _check_losses(self, lever: Lever, job: Job, data: Any) -> bool:
-        """Looks, once, whether a loss that the user wrote adds up from parts of a batch."""
-        if self._adds_up is None and lever.why_not(job) is None:
-            losses = losses_whole_and_in_parts(self._model, data)
-            self._adds_up = losses is not None and agree(*losses)
-        return self._adds_up is not False
-
-    def _explain(self, lever: Lever, job: Job, samples: int) -> str:
-        if _cuts_the_batch(lever, job) and self._adds_up is False:
-            return "the loss of a batch is not known to add up from its parts"
-        return lever.explain(job, samples)
-
-
-def _cuts_the_batch(lever: Lever, job: Job) -> bool:
-    return any(recipe.micro_batch is not None for recipe in lever.offer(job, Recipe(), 2))
