@@ -1,6 +1,6 @@
 """Micro-batches (gradient accumulation): one update from several smaller passes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -70,12 +70,17 @@ class MicroBatches(Lever):
     def _judge(self, job: Job) -> tuple[Fidelity, str]:
         import keras
 
-        for layer in all_layers(job.model):
-            if isinstance(layer, keras.layers.BatchNormalization):
-                if layer.trainable:
-                    return Fidelity.NEAR, f"{layer.name} would see fewer samples"
-            elif isinstance(layer, keras.layers.SpectralNormalization) or _has_own_state(layer):
-                return Fidelity.NEAR, f"{layer.name} has state that moves with every micro-batch"
+        layers = all_layers(job.model)
+        normalising = [
+            layer
+            for layer in layers
+            if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+        ]
+        if normalising:
+            return Fidelity.NEAR, f"batch statistics over fewer samples in {_name(normalising)}"
+        for layer in layers:
+            if isinstance(layer, keras.layers.SpectralNormalization) or _has_own_state(layer):
+                return Fidelity.NEAR, f"the state of {layer.name} moves with every micro-batch"
         if job.micro_batches_differ is not None:
             return Fidelity.NEAR, job.micro_batches_differ
         return Fidelity.EXACT, "no layer looks across the batch"
@@ -105,6 +110,12 @@ def list_sizes(batch_size: int, least: int = 1) -> Iterator[int]:
             yield size
             last = size
         parts = parts * 3 // 2 if parts & (parts - 1) == 0 else parts * 4 // 3
+
+
+def _name(layers: Sequence[Any]) -> str:
+    """Names the first layer, and says how many more there are."""
+    more = len(layers) - 1
+    return layers[0].name + (f" and {more} more layer{'s' * (more > 1)}" if more else "")
 
 
 def _has_own_state(layer: Any) -> bool:

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from memfit.estimation.margins import OF_FREE
-from memfit.planning.fidelity import Fidelity
+from memfit.planning.fidelity import NOT_EXACT, Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers import LEVERS
 from memfit.planning.levers.lever import Lever
@@ -46,7 +46,7 @@ class Tightening:
                 continue
             tighter = lever.tighten(job, recipe, samples, share)
             if tighter is not None:
-                remark = f" ({fidelity}, not exact: {self._explain(lever, job, samples)})"
+                remark = f" ({fidelity}, {NOT_EXACT}: {self._explain(lever, job, samples)})"
                 return tighter, "" if fidelity == Fidelity.EXACT else remark
         return None
 
