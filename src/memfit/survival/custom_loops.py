@@ -6,12 +6,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import memfit
 from memfit.survival.intercepting import intercept
 
 _PACKAGE = Path(__file__).parents[1]
 # Frames of memfit between a script and Keras: what stands in for Keras's methods.
 _BETWEEN = {"intercepting.py", "custom_loops.py"}
 _RUNS_SCRIPT = "scripts.py"
+
+
+def advise_loop() -> str:
+    """Says how a loop of one's own can be made to fit, as a part of a sentence; empty where memfit has no way."""
+    return "memfit.gradients makes its gradients fit" if "gradients" in memfit.__all__ else ""
 
 
 def before_first_update(keras: Any, script: Path, act: Callable[[str], None]) -> Callable[[], None]:

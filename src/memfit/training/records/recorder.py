@@ -106,6 +106,11 @@ class Recorder:
             mark = Mark(round(seconds, 2), kind, says, epoch, batch, rounded)
             self._marks = thin_out([*self._marks, shortened(mark)])
 
+    def note_steps(self, steps: int) -> None:
+        """Notes how many batches an epoch has, as Keras found out."""
+        with self._lock:
+            self._record = replace(self._record, facts={**self._record.facts, "steps_per_epoch": steps})
+
     def note_position(self, epoch: int | None, batch: int, trained: int) -> None:
         """Notes where the training is.
 
