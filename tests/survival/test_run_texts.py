@@ -77,6 +77,7 @@ def test_a_job_that_fits(tmp_path: Path) -> None:
         "memfit: stock Keras: peak SIZE (at most); fits, nothing is changed\n"
         "memfit: wide, batch 4096: finished\n"
         "memfit:   peak      SIZE measured, SIZE at most\n"
+        "memfit:   process   SIZE measured, SIZE at most on the host\n"
         "memfit:   time      TIME\n"
         "memfit:   events    none\n"
         "memfit:   restarts  none\n"
@@ -106,7 +107,8 @@ def test_a_near_plan_is_announced_as_not_exact(tmp_path: Path) -> None:
         "memfit: NOT EXACT: batch statistics over fewer samples in batch_normalization. "
         "To refuse that: --allow exact\n"
         "memfit: wide, batch 4096: finished\n"
-        "memfit:   peak      SIZE measured, SIZE predicted, stock Keras SIZE predicted\n"
+        "memfit:   peak      SIZE measured, SIZE predicted (stock Keras SIZE)\n"
+        "memfit:   process   SIZE measured, SIZE predicted on the host\n"
         "memfit:   time      TIME, N.NNx of stock Keras's predicted\n"
         "memfit:   events    none\n"
         "memfit:   restarts  none\n"
@@ -141,6 +143,7 @@ def test_a_shortage_is_told_when_it_happens_and_counted_at_the_end(tmp_path: Pat
     assert said[2 + len(shortages) :] == [
         "memfit: wide, batch 4096: finished",
         "memfit:   peak      SIZE measured, SIZE at most",
+        "memfit:   process   SIZE measured, SIZE at most on the host",
         "memfit:   time      TIME",
         f"memfit:   events    out of memory {times}",
         "memfit:   restarts  none",
@@ -186,8 +189,8 @@ def test_a_kill_says_the_signal_the_likely_cause_and_where_it_goes_on(
         "memfit: likely cause: kill -9 or a scheduler; the kernel counted no OOM kill\n"
         "memfit: restart 1: goes on after batch N of epoch 1\n"
         "memfit: small, batch 4: finished\n"
-        "memfit:   peak      SIZE at most, not measured: TensorFlow does not count on CPU:0, "
-        "the process had SIZE at most\n"
+        "memfit:   peak      SIZE at most, not counted on CPU:0\n"
+        "memfit:   process   SIZE measured, SIZE at most on the host\n"
         "memfit:   time      TIME, TIME a step\n"
         "memfit:   events    none\n"
         "memfit:   restarts  1\n"
@@ -226,6 +229,7 @@ def test_a_loop_without_fit_is_measured_and_said_not_to_be_changed(tmp_path: Pat
         "memfit: it still measures what the loop takes against SIZE, and explains an OOM\n"
         "memfit: custom loop: finished\n"
         "memfit:   peak      SIZE measured, SIZE over the budget of SIZE\n"
+        "memfit:   process   SIZE measured on the host\n"
         "memfit:   time      TIME\n"
         "memfit:   events    none\n"
         "memfit:   restarts  none\n"

@@ -186,7 +186,7 @@ def lever_table(plan: Plan) -> Html:
             lever.name,
             lever.fidelity,
             f"-{lever.saving}" if lever.saving else "",
-            "" if lever.cost is None else f"+{lever.cost:.0%}",
+            f"+{lever.cost:.0%}" if lever.cost and round(100 * lever.cost) else "",
             f"{lever.setting}: {lever.why}" if lever.setting else lever.why,
         ]
         for lever in sorted(plan.levers, key=lambda lever: (not lever.used, lever.fidelity))

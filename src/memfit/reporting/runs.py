@@ -30,7 +30,8 @@ def describe_end(records: Sequence[tuple[Path, RunRecord]], *, kept: bool, next_
         lines.append(f"{_name(record)}: {_describe_outcome(record)}")
         rows = []
         if record.outcome != REFUSED:
-            rows += [["peak", _describe_peaks(record)], ["time", _describe_time(record)]]
+            rows += [["peak", _describe_peaks(record)], ["process", _describe_process(record)]]
+            rows += [["time", _describe_time(record)]]
             rows += [["events", _describe_events(record)], ["restarts", str(record.restarts or "none")]]
         rows += [["record", f"{record.id}, {_short(path)}" if kept else "not kept (MEMFIT_RUNS=0)"]]
         lines += ["  " + line for line in table(rows).splitlines()]
@@ -121,16 +122,23 @@ def _describe_peaks(record: RunRecord) -> str:
     if record.device_peak is not None:
         parts.append(f"{record.device_peak} measured")
     if plan is not None:
-        parts.append(f"{plan.predicted} {'at most' if plan.is_bound else 'predicted'}")
-        if not plan.changes_nothing:
-            parts.append(f"stock Keras {plan.stock} predicted")
+        stock = "" if plan.changes_nothing else f" (stock Keras {plan.stock})"
+        parts.append(f"{plan.predicted} {'at most' if plan.is_bound else 'predicted'}{stock}")
     elif record.memory is not None and record.device_peak is not None:
         over = record.device_peak - record.memory
         budget = f"the budget of {record.memory}"
         parts.append(f"{Size(over)} over {budget}" if over > 0 else f"within {budget}")
     if record.device_peak is None:
-        parts.append(f"not measured: {describe_uncounted(record)}")
+        parts.append(f"not counted on {record.device or 'this device'}")
     return ", ".join(parts)
+
+
+def _describe_process(record: RunRecord) -> str:
+    parts = [] if record.host_peak is None else [f"{record.host_peak} measured"]
+    if record.host_predicted is not None:
+        bound = record.plan is not None and record.plan.is_bound
+        parts.append(f"{record.host_predicted} {'at most' if bound else 'predicted'}")
+    return f"{', '.join(parts) or 'not measured'} on the host"
 
 
 def _describe_time(record: RunRecord) -> str:
