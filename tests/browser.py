@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+NO_BROWSER = "Chromium is not installed"
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason=NO_BROWSER)
 _FLAGS = (
     "--headless",
     "--no-sandbox",

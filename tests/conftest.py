@@ -4,11 +4,13 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pytest
 
 import prepared
+from browser import NO_BROWSER
 
 prepared.install()
 os.environ["MEMFIT_CACHE"] = "0"  # an estimate is made, not remembered, unless a test is about that
@@ -42,6 +44,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return _LONGEST.index(name) if name in _LONGEST else len(_LONGEST)
 
     items.sort(key=place)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Says loudly that pages were not looked at: a line among the skipped is read by nobody."""
+    missed = [
+        report for report in terminalreporter.stats.get("skipped", ()) if NO_BROWSER in str(report.longrepr)
+    ]
+    if missed:
+        terminalreporter.section("BROWSER TESTS DID NOT RUN", sep="!", red=True, bold=True)
+        terminalreporter.line(f"{len(missed)} tests of pages: {NO_BROWSER}. apt-get install chromium")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -103,7 +103,7 @@ def measured(rounds: int = ROUNDS, steps: int = STEPS, looks: int = LOOKS) -> di
 def main() -> None:
     """Measures and prints."""
     seen = isolated(measured, memory="1GiB")
-    writes = seen["write_s"] / max(2.0, seen["write_s"] / 0.002)
+    writes = seen["write_s"] / max(2.0, seen["write_s"] / 0.001)
     own = 10 * seen["look_s"] + seen["batch_s"] / seen["stock_step_s"] + writes
     seen["own_share_of_time"] = own
     rows = [

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import memfit
+from memfit.data.linting.holding import held_by
 
 DATA = tf.data.Dataset
 AUTOTUNE = tf.data.AUTOTUNE
@@ -214,3 +215,23 @@ def test_something_else_than_a_dataset_is_refused():
 def test_an_empty_result_says_so():
     assert repr(memfit.lint(good())) == "Nothing to change in the pipeline."
     assert memfit.lint(good()).to_json() == []
+
+
+ROWS = DATA.from_tensor_slices(np.zeros((100, 256), "float32"))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "held"),
+    [
+        (ROWS.batch(10), 0),
+        (ROWS.shuffle(50).batch(10), 50 * 1024),
+        (ROWS.shuffle(10**6).repeat().batch(10), 100 * 1024),  # a buffer is not fuller than the data
+        (ROWS.cache().batch(10).prefetch(3), 100 * 1024 + 3 * 10 * 1024),
+        (ROWS.batch(10).prefetch(AUTOTUNE), 2 * 10 * 1024),
+        (ROWS.cache("file").batch(10), 0),
+        (DATA.from_generator(lambda: iter([1]), output_signature=tf.TensorSpec(())).cache(), None),
+        (DATA.from_generator(lambda: iter([1]), output_signature=tf.TensorSpec(None)).shuffle(9), None),
+    ],
+)
+def test_what_a_pipeline_holds_is_told_by_its_graph(dataset, held):
+    assert held_by(dataset) == held

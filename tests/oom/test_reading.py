@@ -213,6 +213,16 @@ def test_exceptions_are_explained_as_their_texts_are() -> None:
     assert explain(KeyError("x")).ran_out == "unknown"
 
 
+def test_layers_of_this_process_are_named_as_keras_3_names_them() -> None:
+    text = (
+        "OOM when allocating tensor with shape[64,8] and type float on /device:CPU:0 by allocator "
+        "bfc_cpu_allocator_for_gpu [[{{node net_1/batch_normalization_1_2/moments/SquaredDifference}}]]"
+    )
+    asked = explain(RuntimeError(text)).asked
+    assert asked is not None
+    assert asked.layer == "batch_normalization_1"
+
+
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(InvalidInput, match="exception or a text"):
         explain(7)  # type: ignore[arg-type]

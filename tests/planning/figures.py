@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from memfit import Size
+from memfit import InvalidInput, Size
 from memfit.estimation.waiting import Waiting
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
@@ -60,6 +60,12 @@ class Line:
     @property
     def breakdown(self) -> Mapping[str, int]:
         return {"activations": int(self.each * self.batch_size), "weights": 0, "optimizer state": 0}
+
+    def top(self, count: int) -> list[Any]:
+        return []
+
+    def course(self) -> Any:
+        raise InvalidInput("A line has no course")
 
     @property
     def source(self) -> str:

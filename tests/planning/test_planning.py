@@ -1,6 +1,7 @@
 """Plans made and followed in the arena: what fits by the plan trains there, to stock Keras's losses."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,12 @@ def test_what_a_refusal_advises_is_accepted() -> None:
     assert 0 < error.largest_batch < BATCH
     assert error.fidelity == Fidelity.NEAR
     assert 'allow="near"' in str(error)
+    closest = pickle.loads(pickle.dumps(error)).closest
+    assert memory < closest.predicted <= error.smallest_memory
+    assert {row.name: row.why for row in closest.levers}["micro-batches"].startswith(
+        'allow="near" would be needed'
+    )
+    assert closest.timeline is not None
     enough = memfit.plan(_model(), BATCH, memory=error.smallest_memory, allow="exact")
     assert enough.predicted <= error.smallest_memory
     smaller = memfit.plan(_model(), error.largest_batch, memory=memory, allow="exact")

@@ -115,6 +115,7 @@ def a_run(epochs: int = 50, injected: str = "", scale: float = 1.0, **changes: A
         "memory": Size(400 * MIB),
         "memory_source": "--memory",
         "host_memory": Size(16 * 2**30),
+        "host_parts": {"the process when the training began (measured)": 540 * MIB, "the input pipeline": 96 * MIB},
         "allow": "near",
         "plan": plan,
         "device": "CPU:0",

@@ -13,6 +13,7 @@ from memfit.planning.fidelity import Fidelity
 from memfit.reporting.html import data_script, element, table
 from memfit.reporting.report import report_page
 from memfit.reporting.verdict import judge
+from memfit.sizes import Size
 from memfit.steps.recipe import Recipe
 from memfit.training.records.files import write_record
 from memfit.training.records.record import (
@@ -81,7 +82,7 @@ def test_it_tells_levers_with_reasons_findings_events_and_the_environment() -> N
         ({"outcome": RUNNING, "ended": None}, "bad", "Died"),
         ({"outcome": DIED, "says": "Killed."}, "bad", "Died"),
         ({"outcome": OUT_OF_MEMORY, "says": "No room for 16 MiB."}, "bad", "Out of memory"),
-        ({"outcome": REFUSED, "plan": None, "says": "Nothing fits."}, "bad", "Refused"),
+        ({"outcome": REFUSED, "plan": None, "steps": 0, "says": "Nothing fits."}, "bad", "Refused"),
     ],
 )
 def test_every_end_has_its_verdict(changes: dict[str, object], level: str, says: str) -> None:
@@ -90,15 +91,53 @@ def test_every_end_has_its_verdict(changes: dict[str, object], level: str, says:
     assert str(changes.get("says", "")) in " ".join(verdict.sentences)
 
 
+def test_a_refusal_shows_the_closest_plan_and_says_that_nothing_was_trained() -> None:
+    plan = replace(a_plan(), predicted=Size(500 * MIB))
+    says = 'It does not fit. With allow="precision" this batch would fit.'
+    text = _text(report_page(a_run(outcome=REFUSED, says=says, plan=plan, steps=0, device_peak=None)))
+    assert "Refused: nothing was trained" in text
+    assert "With --allow precision this batch would fit" in text, "a command's advice is flags"
+    assert "The closest allowed plan takes 500 MiB of 400 MiB (predicted)" in text
+    assert "--allow precision would be needed: activations in float16" in text
+    for untrue in ("ran as in stock Keras", "Memory over the run", "a step of stock Keras"):
+        assert untrue not in text
+
+
+def test_a_shortage_that_was_answered_by_a_near_step_makes_a_run_not_exact() -> None:
+    done = "Rolled back, and trained again in micro-batches of 64 (near, not exact: batch statistics)."
+    marks = (Mark(1.0, "out of memory", f"Out of memory in training, batch 1. {done}", 0, 0),)
+    bound = replace(a_plan(), is_bound=True, fidelity=Fidelity.EXACT, recipe=Recipe(), levers=())
+    record = a_run(plan=bound, marks=marks, restarts=0)
+    assert judge(record).level == "warn"
+    assert any(told.startswith("Not exact") for told in judge(record).sentences)
+    text = _text(report_page(record))
+    assert "None was planned. What was changed when memory ran out, the events say." in text
+    assert "ran as in stock Keras" not in text
+
+
+def test_the_host_is_predicted_and_what_the_figure_is_made_of_is_told() -> None:
+    page = report_page(a_run(host_parts={"before": 560 * MIB, "the input pipeline": 40 * MIB}))
+    assert "predicted peak 600 MiB" in _text(page)
+    assert "predicted: 560 MiB before, 40 MiB the input pipeline" in _text(page)
+    assert "measured, resident" in page
+
+
+def test_a_loop_of_one_s_own_is_not_told_what_does_not_hold_for_it() -> None:
+    text = _text(report_page(a_run(call=-1, plan=None, findings=None, facts={})))
+    assert "memfit cannot change a loop of one's own" in text.replace("&#x27;", "'")
+    for untrue in ("memfit estimate", "ran as in stock Keras"):
+        assert untrue not in text
+
+
 def test_a_run_of_which_little_is_known_has_a_page_as_well() -> None:
     bare = RunRecord(id="000000", begun=1.79e9, updated=1.79e9, process=this_process())
     text = _text(report_page(bare))
-    assert "No prediction: no plan was made." in text
+    assert "Nothing was predicted: there was no plan." in text
     assert "No memory was measured over time." in text
     bound = replace(a_plan(), is_bound=True, timeline=None, recipe=Recipe(), levers=())
     text = _text(report_page(a_run(plan=bound)))
     assert "at most" in text
-    assert "The job clearly fits, so no step was recorded." in text
+    assert "The job clearly fits, so no step was recorded" in text
     uncounted = Series((1.0, 2.0), (None, None), (5 * MIB, 6 * MIB), (1, 2))
     assert "does not count" in _text(report_page(a_run(series=uncounted, device_peak=None)))
     compiled = replace(a_plan().timeline, positions=(), sums=(), kinds=(), top=0)  # type: ignore[type-var]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import memfit
+from memfit.survival.custom_loops import advise_loop
 from memfit.survival.first_fit import first_fit
 from memfit.training.running import StockRunner, current_runner
 
@@ -148,3 +149,10 @@ def test_memfit_s_own_fit_is_stopped_at_whenever_it_was_imported(tmp_path: Path)
     text = "from memfit import fit" + MODEL + "\nfit(model, x, y, epochs=7)\nprint('trained')"
     done = asked(tmp_path, text, "arguments['epochs']")
     assert done.stdout == "7\n", done.stderr
+
+
+def test_a_loop_is_pointed_to_gradients_where_memfit_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memfit, "__all__", ["fit"])
+    assert advise_loop() == ""
+    monkeypatch.setattr(memfit, "__all__", ["fit", "gradients"])
+    assert "memfit.gradients" in advise_loop()

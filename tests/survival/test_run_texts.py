@@ -27,7 +27,7 @@ _FIGURES = (
     (r", \+\d+% time", ""),
     (r"\b[0-9a-f]{6}\b(?=, FILE|$)", "ID"),
     (r"\b\d+ of \d+\b", "N of N"),
-    (r"to see more: .*", "to see more: COMMAND"),
+    (r"as a page: .*", "as a page: COMMAND"),
     # Whether a plan takes this one as well is a matter of a few MiB that two recordings differ by.
     (r"memfit:   inputs on the host: .*\n", ""),
 )
@@ -76,11 +76,13 @@ def test_a_job_that_fits(tmp_path: Path) -> None:
         "memfit: fit(): wide, batch 4096, 2 epochs, in SIZE\n"
         "memfit: stock Keras: peak SIZE (at most); fits, nothing is changed\n"
         "memfit: wide, batch 4096: finished\n"
-        "memfit:   peak    SIZE measured, SIZE at most\n"
-        "memfit:   time    TIME\n"
-        "memfit:   events  none, no restarts\n"
-        "memfit:   record  ID, FILE\n"
-        "memfit: to see more: COMMAND"
+        "memfit:   peak      SIZE measured, SIZE at most\n"
+        "memfit:   process   SIZE measured, SIZE at most on the host\n"
+        "memfit:   time      TIME\n"
+        "memfit:   events    none\n"
+        "memfit:   restarts  none\n"
+        "memfit:   record    ID, FILE\n"
+        "memfit: as a page: COMMAND"
     )
     [(_, record)] = read_records(tmp_path / "runs")
     assert (record.outcome, record.command, record.script, record.call) == (
@@ -102,13 +104,16 @@ def test_a_near_plan_is_announced_as_not_exact(tmp_path: Path) -> None:
         "memfit: stock Keras: peak SIZE (predicted); does not fit\n"
         "memfit: plan: near, peak SIZE, N.NNx stock's time (predicted); took TIME\n"
         "memfit:   micro-batches: N of N (near, -SIZE)\n"
-        "memfit: NOT EXACT: batch_normalization would see fewer samples. To refuse that: --allow exact\n"
+        "memfit: NOT EXACT: batch statistics over fewer samples in batch_normalization. "
+        "To refuse that: --allow exact\n"
         "memfit: wide, batch 4096: finished\n"
-        "memfit:   peak    SIZE measured, SIZE predicted (stock Keras: SIZE)\n"
-        "memfit:   time    TIME\n"
-        "memfit:   events  none, no restarts\n"
-        "memfit:   record  ID, FILE\n"
-        "memfit: to see more: COMMAND"
+        "memfit:   peak      SIZE measured, SIZE predicted (stock Keras SIZE)\n"
+        "memfit:   process   SIZE measured, SIZE predicted on the host\n"
+        "memfit:   time      TIME, N.NNx of stock Keras's predicted\n"
+        "memfit:   events    none\n"
+        "memfit:   restarts  none\n"
+        "memfit:   record    ID, FILE\n"
+        "memfit: as a page: COMMAND"
     )
 
 
@@ -116,7 +121,7 @@ def test_a_refusal_advises_flags_and_shows_the_script_s_own_line(tmp_path: Path)
     done = run(tmp_path, NORMALISED, "--memory", "48MiB", "--allow", "exact")
     assert done.returncode == 1
     assert told(done.stderr) == (
-        "memfit: wide, batch 4096: refused\nmemfit:   record  ID, FILE\nmemfit: to see more: COMMAND"
+        "memfit: wide, batch 4096: refused\nmemfit:   record  ID, FILE\nmemfit: as a page: COMMAND"
     )
     lines = done.stderr[done.stderr.index("Traceback") :].splitlines()
     assert 'train.py", line 9, in <module>' in lines[1]
@@ -133,15 +138,17 @@ def test_a_shortage_is_told_when_it_happens_and_counted_at_the_end(tmp_path: Pat
     ]
     shortages = [line for line in said[2:] if line.startswith("memfit: Out of memory in training, batch 1: ")]
     assert "failed to allocate SIZE for layer `" in shortages[0]
-    assert "free. Rolled back, and trained again in micro-batches of " in shortages[0]
-    times = "1 time" if len(shortages) == 1 else f"{len(shortages)} times"
+    assert "free afterwards. Rolled back, and trained again in micro-batches of " in shortages[0]
+    times = {1: "once", 2: "twice"}.get(len(shortages), f"{len(shortages)} times")
     assert said[2 + len(shortages) :] == [
         "memfit: wide, batch 4096: finished",
-        "memfit:   peak    SIZE measured, SIZE at most",
-        "memfit:   time    TIME",
-        f"memfit:   events  {times} out of memory",
-        "memfit:   record  ID, FILE",
-        "memfit: to see more: COMMAND",
+        "memfit:   peak      SIZE measured, SIZE at most",
+        "memfit:   process   SIZE measured, SIZE at most on the host",
+        "memfit:   time      TIME",
+        f"memfit:   events    out of memory {times}",
+        "memfit:   restarts  none",
+        "memfit:   record    ID, FILE",
+        "memfit: as a page: COMMAND",
     ]
     [(_, record)] = read_records(tmp_path / "runs")
     assert record.of_kind("out of memory")[0].epoch == 0
@@ -182,11 +189,13 @@ def test_a_kill_says_the_signal_the_likely_cause_and_where_it_goes_on(
         "memfit: likely cause: kill -9 or a scheduler; the kernel counted no OOM kill\n"
         "memfit: restart 1: goes on after batch N of epoch 1\n"
         "memfit: small, batch 4: finished\n"
-        "memfit:   peak    not counted on CPU:0 (process: SIZE), SIZE at most\n"
-        "memfit:   time    TIME; TIME a step\n"
-        "memfit:   events  1 restart\n"
-        "memfit:   record  ID, FILE\n"
-        "memfit: to see more: COMMAND"
+        "memfit:   peak      SIZE at most, not counted on CPU:0\n"
+        "memfit:   process   SIZE measured, SIZE at most on the host\n"
+        "memfit:   time      TIME, TIME a step\n"
+        "memfit:   events    none\n"
+        "memfit:   restarts  1\n"
+        "memfit:   record    ID, FILE\n"
+        "memfit: as a page: COMMAND"
     )
     [(_, record)] = read_records(tmp_path / "runs")
     assert (record.restarts, record.outcome) == (1, "finished")
@@ -219,11 +228,13 @@ def test_a_loop_without_fit_is_measured_and_said_not_to_be_changed(tmp_path: Pat
         "memfit: memfit cannot change such a loop: no plan, no checkpoints, no limit\n"
         "memfit: it still measures what the loop takes against SIZE, and explains an OOM\n"
         "memfit: custom loop: finished\n"
-        "memfit:   peak    SIZE measured, SIZE over the budget of SIZE\n"
-        "memfit:   time    TIME\n"
-        "memfit:   events  none, no restarts\n"
-        "memfit:   record  ID, FILE\n"
-        "memfit: to see more: COMMAND"
+        "memfit:   peak      SIZE measured, SIZE over the budget of SIZE\n"
+        "memfit:   process   SIZE measured on the host\n"
+        "memfit:   time      TIME\n"
+        "memfit:   events    none\n"
+        "memfit:   restarts  none\n"
+        "memfit:   record    ID, FILE\n"
+        "memfit: as a page: COMMAND"
     )
     [(_, record)] = read_records(tmp_path / "runs")
     assert (record.outcome, record.call) == ("finished", -1)
@@ -247,6 +258,9 @@ def test_a_custom_loop_that_runs_out_of_memory_is_explained_and_not_started_agai
     assert done.returncode == 1
     said = told(done.stderr).splitlines()
     assert said[3] == "memfit: out of memory in a loop that memfit cannot change"
-    assert said[4] == "memfit: likely cause: the error above says what asked for memory"
+    assert said[4].startswith(
+        "memfit: likely cause: a step, or what lies beside it, needs more than there is"
+    )
+    assert said[4].endswith("(the error above says what asked for memory)")
     assert "restart 1" not in done.stderr
     assert "memfit: custom loop: died" in done.stderr

@@ -87,7 +87,7 @@ def test_kills_and_crashes_cost_nothing_but_time(tmp_path: Path, monkeypatch: py
         "likely cause: kill -9 or a scheduler; the kernel counted no OOM kill",
         "restart 1: goes on at its checkpoint",
         "SIGSEGV in epoch 2, batch 6",
-        "likely cause: a crash in native code; the lines above may say more",
+        "likely cause: a crash in native code (the lines above may say more)",
         "restart 2: goes on at its checkpoint",
     ]
     results = [
@@ -163,7 +163,11 @@ def test_crashing_without_progress_ends_with_a_diagnosis(
     code, lines = trained(tmp_path, monkeypatch)
     assert code == 128 + signal.SIGABRT
     assert lines[0] == lines[3] == "SIGABRT before the training began"
-    assert lines[1] == lines[4] == "likely cause: memory; the lines above have an out-of-memory text"
+    assert (
+        lines[1]
+        == lines[4]
+        == "likely cause: memory ran out, as TensorFlow's last lines say (see the lines above)"
+    )
     from_beginning = "goes on from the beginning, as there was no checkpoint yet"
     assert lines[2] == f"restart 1 with a plan for less memory: {from_beginning}"
     assert lines[6] == "SIGABRT before the training began, 3 times without getting further"

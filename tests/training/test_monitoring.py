@@ -231,3 +231,25 @@ def test_only_steady_growth_is_a_leak(sizes: list[int], leaks: bool) -> None:
     found = find_steady_growth("host", [size * _MIB for size in sizes])
     assert (found is not None) == leaks
     assert found is None or found[0] == 100 * _MIB
+
+
+def _log_to_wandb(folder: str) -> dict[str, float]:
+    import keras
+    import numpy as np
+    import wandb
+    from wandb.integration.keras import WandbMetricsLogger
+
+    from memfit import MemoryMonitor
+
+    net = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+    net.compile("sgd", "mse", jit_compile=False)
+    with wandb.init(project="memfit", mode="offline", dir=folder) as run:
+        callbacks = [MemoryMonitor(log=True), WandbMetricsLogger()]
+        net.fit(np.ones((16, 8)), np.ones((16, 4)), verbose=0, callbacks=callbacks)
+        return {name: run.summary[name] for name in ("epoch/loss", "epoch/host_GiB", "epoch/device_GiB")}
+
+
+def test_weights_and_biases_gets_the_figures(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="Weights & Biases is not installed")
+    logged = in_arena(_log_to_wandb, str(tmp_path), memory="64MiB")
+    assert all(value > 0 for value in logged.values())

@@ -17,6 +17,7 @@ from memfit.training.records.files import (
     remove_oldest,
     write_record,
 )
+from memfit.training.records.host_prediction import BEFORE, STEP
 from memfit.training.records.record import Mark, Process, RunRecord, Series, this_process
 from memfit.training.records.series import SeriesBuilder, thin_out
 from memfit.training.records.surroundings import environment_variables
@@ -202,6 +203,10 @@ def test_every_fit_leaves_a_record_and_says_its_plan(tmp_path: Path) -> None:
     assert first.step_seconds is not None
     assert max(size for size in first.series.device if size is not None) == first.device_peak
     assert first.plan is not None
+    assert (first.facts["data"], first.facts["steps_per_epoch"]) == ("ndarray", 6)
+    assert first.host_predicted is not None
+    assert set(first.host_parts) == {BEFORE, STEP}
+    assert first.host_parts[STEP] <= first.plan.predicted
     assert first.facts["parameters"] == 32 * 256 + 256 + 256 * 4 + 4
     [linted] = [record for record in records if record.findings is not None]
     assert linted.findings is not None

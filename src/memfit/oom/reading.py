@@ -42,7 +42,8 @@ def read_error(error: BaseException | str, batch_size: int | None = None) -> Exp
     """
     if batch_size is not None and batch_size < 1:
         raise InvalidInput("`batch_size` is a positive number of samples", received=batch_size)
-    explanation = _judge(COLOURS.sub("", _text(error)))
+    # An exception is of this process, which has Keras 3; a text may be of any.
+    explanation = _judge(COLOURS.sub("", _text(error)), keras_3=isinstance(error, BaseException))
     if isinstance(error, BaseException) and explanation.limit is None:
         # The text of this process's exception does not say what the device has.
         devices = budget().devices
@@ -61,20 +62,20 @@ def _text(error: BaseException | str) -> str:
     raise InvalidInput("Only an exception or a text can be explained", received=type(error).__name__)
 
 
-def _judge(text: str) -> Explanation:
+def _judge(text: str, *, keras_3: bool) -> Explanation:
     """What ran out, decided from everything a text says, with the figures it stands on."""
     killed = killed_at(text)
     last_error = max((match.start() for match in _ERROR.finditer(text)), default=-1)
     if killed > max(last_error, text.rfind(_FAILED)):
-        return _judge_symptom(text[killed:])
+        return _judge_symptom(text[killed:], keras_3=keras_3)
     lines = text.splitlines()
     failures = read_failures(lines)
     symptom = find_symptom(text)
     shape, _, device, allocator = tensor_of(text)
     if not failures and shape is None:
-        return _judge_symptom(text)
+        return _judge_symptom(text, keras_3=keras_3)
     failure = _choose_decisive(failures, lines, node_of(text)) if failures else None
-    request = read_request(text, failure.op if failure else "")
+    request = read_request(text, failure.op if failure else "", keras_3=keras_3)
     where = _name_device(failure.allocator if failure else allocator, device)
     ran_out, cause, says = _judge_failure(failure, where, request)
     if symptom is not None:
@@ -165,7 +166,7 @@ def _list_held(failure: Failure | None, text: str) -> tuple[Held, ...]:
     return tuple(held)
 
 
-def _judge_symptom(text: str) -> Explanation:
+def _judge_symptom(text: str, *, keras_3: bool) -> Explanation:
     """The verdict where neither an allocator's report nor a tensor is in the text."""
     symptom_and_bytes = find_symptom(text)
     if symptom_and_bytes is None:
@@ -176,7 +177,7 @@ def _judge_symptom(text: str) -> Explanation:
     ran_out = {"none": "nothing", "unsure": "unknown"}.get(symptom.where, symptom.where)
     free_and_total = device_memory(text) if symptom.where == "device" else None
     resident = killed_resident(text) if symptom.name == "killed" else None
-    request = None if ran_out == "nothing" else read_request(text, "")
+    request = None if ran_out == "nothing" else read_request(text, "", keras_3=keras_3)
     cause = "batch" if request is not None and request.phase == "data" else symptom.name
     return Explanation(
         ran_out,

@@ -111,18 +111,22 @@ def node_of(text: str) -> str:
     return nodes[-1] if nodes else ""
 
 
-def read_request(text: str, op: str) -> Request | None:
+def read_request(text: str, op: str, *, keras_3: bool = False) -> Request | None:
     """Returns who asked, from an error's text and the op that the allocator named; None where neither says.
 
-    `op` is what the allocator's line calls "requested by op", or "".
+    Args:
+        text: The text.
+        op: What the allocator's line calls "requested by op", or "".
+        keras_3: Whether it is known to come from Keras 3; otherwise the text has to tell.
     """
+    keras_3 = keras_3 or any(mark in text for mark in _KERAS_3)
     shape, dtype, _, _ = tensor_of(text)
     node = node_of(text) or op.removeprefix("StatefulPartitionedCall/")
     called = _LAYER_CALL.findall(text)
     eager = [name for name in _EAGER_OP.findall(text) if not name.startswith("__inference")]
     phase = _phase(text, node, bool(called))
     if node and "/" in node and phase != "update":
-        layer, name = layer_of(node, keras_3=any(mark in text for mark in _KERAS_3)), node.rpartition("/")[2]
+        layer, name = layer_of(node, keras_3=keras_3), node.rpartition("/")[2]
     else:
         layer = next((name or f"of class {kind}" for kind, name in reversed(called)), "")
         name = "" if phase == "step" else node.rpartition("/")[2] or (eager[-1] if eager else "")

@@ -33,7 +33,8 @@ def build_plan(recordings: Recordings, batch_size: int, chosen: Candidate) -> Pl
         time=chosen.time,
         source=stock.estimate.source,
         layer_names=() if recipe.segments is None else layer_names(job.model),
-        levers=_list_rows(job, recipe, batch_size, recordings),
+        # Of none where none is needed, because asking some of them takes seconds.
+        levers=() if recipe == Recipe() else list_rows(job, recipe, batch_size, recordings),
         timeline=recordings.timeline(recipe, batch_size),
     )
 
@@ -52,29 +53,38 @@ def build_stock_plan(job: Job, batch_size: int, bound: Size) -> Plan:
         time=1.0,
         source="upper bound from the layers' shapes",
         is_bound=True,
-        levers=_list_rows(job, Recipe(), batch_size, None),
     )
 
 
-def _list_rows(job: Job, recipe: Recipe, batch_size: int, facts: Facts | None) -> tuple[LeverRow, ...]:
-    """Says what became of each lever; of none where none is needed, because asking some of them takes seconds."""
-    if recipe == Recipe():
-        return ()
-    return tuple(_describe(lever, job, recipe, batch_size, facts) for lever in LEVERS)
+def list_rows(
+    job: Job,
+    recipe: Recipe,
+    batch_size: int,
+    facts: Facts,
+    unused: str = "other levers are enough, and more faithful or faster",
+) -> tuple[LeverRow, ...]:
+    """Says what became of each lever.
+
+    Args:
+        job: What is planned for.
+        recipe: What was chosen.
+        batch_size: Samples in one update.
+        facts: What recordings have shown.
+        unused: Why a lever is not used that could be.
+    """
+    return tuple(_describe(lever, job, recipe, batch_size, facts, unused) for lever in LEVERS)
 
 
-def _describe(lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Facts | None) -> LeverRow:
+def _describe(lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Facts, unused: str) -> LeverRow:
     fidelity = lever.fidelity(job)
     if not lever.is_used(recipe):
-        why, saving = _explain_unused(lever, job, batch_size, facts), None
+        why, saving = _explain_unused(lever, job, batch_size, facts, unused), None
         if lever.why_not(job) is None:
             saving = lever.advise_saving(facts, job, batch_size)
         return LeverRow(lever.name, fidelity, used=False, why=why, saving=saving)
-    saving = cost = None
-    if facts is not None:
-        without = lever.undo(recipe)
-        saving = Size(max(0, facts.need(without, batch_size) - facts.need(recipe, batch_size)))
-        cost = lever.predict_cost(facts, recipe, batch_size)
+    without = lever.undo(recipe)
+    saving = Size(max(0, facts.need(without, batch_size) - facts.need(recipe, batch_size)))
+    cost = lever.predict_cost(facts, recipe, batch_size)
     return LeverRow(
         lever.name,
         fidelity,
@@ -86,7 +96,7 @@ def _describe(lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Fa
     )
 
 
-def _explain_unused(lever: Lever, job: Job, batch_size: int, facts: Facts | None) -> str:
+def _explain_unused(lever: Lever, job: Job, batch_size: int, facts: Facts, unused: str) -> str:
     if (reason := lever.why_not(job)) is not None:
         return reason
     offered = next(iter(lever.offer(job, Recipe(), batch_size)), None)
@@ -94,9 +104,9 @@ def _explain_unused(lever: Lever, job: Job, batch_size: int, facts: Facts | None
         return lever.explain(job, batch_size)
     if lever.fidelity(job) > job.allow:
         return f'allow="{lever.fidelity(job)}" would be needed: {lever.explain(job, batch_size)}'
-    if facts is not None and facts.need(offered, batch_size) >= facts.need(Recipe(), batch_size):
+    if facts.need(offered, batch_size) >= facts.need(Recipe(), batch_size):
         return "saves nothing in this training"
-    return "other levers are enough, and more faithful or faster"
+    return unused
 
 
 def _choose_validation_batch(recordings: Recordings) -> int | None:

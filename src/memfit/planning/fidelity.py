@@ -4,6 +4,9 @@ from enum import IntEnum
 
 from memfit.errors import InvalidInput
 
+# What is said of every change that is not exact, in any sentence: reports look for it.
+NOT_EXACT = "not exact"
+
 
 class Fidelity(IntEnum):
     """The kinds of change, most faithful first.

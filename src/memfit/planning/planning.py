@@ -156,8 +156,17 @@ def _record_stock(job: Job, recorder: Recorder) -> Recordings:
 
 def _record(job: Job, recorder: Recorder, recipe: Recipe | None, batch_size: int) -> Estimate:
     """Records the step of a recipe, as `steps.build` builds it for `fit` as well; of None, Keras's own."""
-    _progress.info("recording %s, batch %d", "stock Keras's step" if recipe is None else recipe, batch_size)
+    _progress.info("recording %s", _name_step(recipe, batch_size))
     return recorder.estimate(batch_size, None if recipe is None else partial(_build, recipe=recipe))
+
+
+def _name_step(recipe: Recipe | None, batch_size: int) -> str:
+    """Says what is recorded, as it would be in `fit`: a step in micro-batches is recorded with a few of them."""
+    if recipe is None:
+        return f"stock Keras's step, batch {batch_size}"
+    if recipe.micro_batch is None:
+        return f"{recipe}, batch {batch_size}"
+    return str(replace(recipe, micro_batch=batch_size // RECORDED_PARTS))
 
 
 def _build(model: Any, recipe: Recipe) -> Any:

@@ -1,11 +1,15 @@
 """What is said when no allowed plan fits: the memory, the batch or the fidelity that would do."""
 
+from dataclasses import replace
+
 from memfit.estimation.margins import REPEATED
 from memfit.estimation.recording.specs import fixed_batch
-from memfit.planning.candidates import choose_best
+from memfit.planning.build_plan import build_plan, list_rows
+from memfit.planning.candidates import Candidate, choose_best
 from memfit.planning.does_not_fit import DoesNotFit
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.largest_batch import find_largest_batch
+from memfit.planning.plan import Plan
 from memfit.planning.recordings import Recordings
 from memfit.planning.search import list_recorded
 from memfit.sizes import Size
@@ -19,7 +23,9 @@ def refuse(recordings: Recordings) -> DoesNotFit:
     job = recordings.job
     batch_size = 1 if job.batch_size == "max" else job.batch_size
     allowed = list_recorded(recordings, batch_size)
-    smallest = Size(int(min(recordings.needed(c.recipe, batch_size) for c in allowed) * REPEATED))
+    closest = min(allowed, key=lambda candidate: recordings.needed(candidate.recipe, batch_size))
+    needed = recordings.needed(closest.recipe, batch_size)
+    smallest = Size(int(needed * REPEATED))
     room = int(job.memory / REPEATED)
     largest = 0
     one_size = fixed_batch(job.model) is not None
@@ -40,4 +46,19 @@ def refuse(recordings: Recordings) -> DoesNotFit:
         parts.append(size if largest else f"no batch fits {job.memory}.")
     if beyond is not None:
         parts.append(f'With allow="{beyond.fidelity}" this batch would fit.')
-    return DoesNotFit(" ".join(parts), smallest, largest, None if beyond is None else beyond.fidelity)
+    return DoesNotFit(
+        " ".join(parts),
+        smallest,
+        largest,
+        None if beyond is None else beyond.fidelity,
+        _build_closest(recordings, batch_size, closest, needed),
+    )
+
+
+def _build_closest(recordings: Recordings, batch_size: int, closest: Candidate, needed: int) -> Plan:
+    """Builds the plan that comes closest; its peak is not cut at the memory, as that of a plan that fits is."""
+    plan = build_plan(recordings, batch_size, closest)
+    levers = list_rows(
+        recordings.job, plan.recipe, batch_size, recordings, "not enough, alone or with the others"
+    )
+    return replace(plan, predicted=Size(max(plan.predicted, needed - plan.margin)), levers=levers)

@@ -94,7 +94,7 @@ def _draw_device(training: Training) -> str:
         f"driver {training.gpu}" if training.gpu is not None else "",
     ]
     if record.device_peak is None:
-        return "the allocator does not count here; " + ", ".join(filter(None, told))
+        return f"not counted on {record.device}; " + ", ".join(filter(None, told))
     over = record.predicted is not None and record.device_peak > record.predicted
     return f"{_bar(now or Size(0), whole or 1, warn=over)} " + ", ".join(filter(None, told))
 

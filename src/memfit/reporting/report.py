@@ -1,6 +1,7 @@
 """`memfit report`: one run as a page that opens offline: the verdict first, then everything it rests on."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from memfit.estimation.step_timeline import StepTimeline
@@ -9,11 +10,12 @@ from memfit.reporting.html import Html, element, join, table
 from memfit.reporting.pages import page, section
 from memfit.reporting.plots import clock
 from memfit.reporting.run_timeline import draw_run
-from memfit.reporting.runs import describe_seconds
+from memfit.reporting.runs import describe_seconds, describe_uncounted
 from memfit.reporting.step_picture import draw_layers, draw_lifetimes, draw_step
-from memfit.reporting.verdict import judge
+from memfit.reporting.verdict import as_typed, judge
 from memfit.sizes import Size
-from memfit.training.records.record import RunRecord
+from memfit.survival.settings import CUSTOM_LOOP
+from memfit.training.records.record import REFUSED, RunRecord
 
 _TOLD = ("out of memory", "leak", "death", "restart", "note")
 
@@ -35,10 +37,12 @@ def report_page(record: RunRecord) -> Html:
     ]
     parts = [
         _show_figures(record),
-        section("Memory over the run", draw_run(record), _list_events(record)),
+        None
+        if _is_refused(record)
+        else section("Memory over the run", draw_run(record), _list_events(record)),
         _show_step(record),
-        _show_levers(record.plan),
-        _show_findings(record.findings),
+        _show_levers(record),
+        _show_findings(record),
         _show_environment(record),
     ]
     foot = element(
@@ -49,41 +53,57 @@ def report_page(record: RunRecord) -> Html:
 
 def _show_figures(record: RunRecord) -> Html:
     """The run in figures; each says whether it is predicted or measured."""
-    plan = record.plan
-    rows: list[tuple[str, object, str]] = [
-        ("peak on the device", _or_unknown(record.device_peak), "measured, TensorFlow's allocator"),
-        ("peak as planned", _or_unknown(record.predicted), _source_of_prediction(plan)),
-        (
-            "peak of stock Keras",
-            _or_unknown(None if plan is None else plan.stock),
-            _source_of_prediction(plan),
-        ),
-        ("budget", _or_unknown(record.memory), record.memory_source),
-        ("peak of the process on the host", _or_unknown(record.host_peak), "measured, resident"),
-        (
-            "time",
-            describe_seconds(record.seconds),
-            f"measured; {record.steps:,} steps, restarts: {record.restarts}",
-        ),
-    ]
-    if record.step_seconds is not None:
-        planned = "" if plan is None else f"; planned {plan.time:.2f}x stock's (predicted)"
-        rows.append(("a step", describe_seconds(record.step_seconds), f"measured{planned}"))
-    if record.first_step_seconds is not None:
-        rows.append(
-            ("the first step", describe_seconds(record.first_step_seconds), "measured, tracing included")
-        )
+    plan, refused = record.plan, _is_refused(record)
+    rows: list[tuple[str, object, str]] = []
+    if record.device_peak is not None:
+        rows.append(("peak on the device", record.device_peak, "measured, TensorFlow's allocator"))
+    elif not refused:
+        rows.append(("peak on the device", "not measured", describe_uncounted(record)))
+    if plan is not None:
+        planned = "peak of the closest plan" if refused else "peak as planned"
+        rows.append((planned, plan.predicted, _source_of_prediction(plan)))
+        rows.append(("peak of stock Keras", plan.stock, "at most" if plan.is_bound else "predicted"))
+    if record.memory is not None:
+        rows.append(("budget", record.memory, record.memory_source))
+    if record.host_predicted is not None and not refused:
+        rows.append(("process on the host", record.host_predicted, f"predicted{_tell_parts(record)}"))
+    if record.host_peak is not None:
+        rows.append(("process on the host", record.host_peak, "measured, resident"))
+    if record.planning_seconds is not None:
+        rows.append(("planning", describe_seconds(record.planning_seconds), "measured"))
+    if not refused:
+        rows += _list_times(record)
     return section("In figures", table(rows, head=["", "", "where from"], right=[1]))
 
 
-def _source_of_prediction(plan: Plan | None) -> str:
-    if plan is None:
-        return "no plan was made"
-    return f"{'upper bound' if plan.is_bound else 'predicted'}: {plan.source}"
+def _is_refused(record: RunRecord) -> bool:
+    return record.state == REFUSED and not record.steps
 
 
-def _or_unknown(size: Size | None) -> object:
-    return "not known" if size is None else size
+def _list_times(record: RunRecord) -> list[tuple[str, object, str]]:
+    plan = record.plan
+    known = f"{record.steps:,} steps, " if record.steps else ""
+    told = f"measured; {known}restarts: {record.restarts or 'none'}"
+    rows: list[tuple[str, object, str]] = [("time", describe_seconds(record.seconds), told)]
+    if record.first_step_seconds is not None:
+        first = describe_seconds(record.first_step_seconds)
+        rows.append(("the first step", first, "measured, tracing included"))
+    if record.step_seconds is not None:
+        rows.append(("a step", describe_seconds(record.step_seconds), "measured, the mean of the later ones"))
+        if plan is not None and not plan.changes_nothing:
+            stock = describe_seconds(record.step_seconds / plan.time)
+            rows.append(
+                ("a step of stock Keras", stock, f"predicted: the plan takes {plan.time:.2f}x its time")
+            )
+    return rows
+
+
+def _tell_parts(record: RunRecord) -> str:
+    return ": " + ", ".join(f"{Size(size)} {name}" for name, size in record.host_parts.items())
+
+
+def _source_of_prediction(plan: Plan) -> str:
+    return f"at most: {plan.source}" if plan.is_bound else f"predicted: {plan.source}"
 
 
 def _list_events(record: RunRecord) -> Html | None:
@@ -91,7 +111,12 @@ def _list_events(record: RunRecord) -> Html | None:
     if not marks:
         return None
     rows = [
-        [clock(mark.seconds), mark.kind, "" if mark.epoch is None else mark.epoch + 1, mark.says]
+        [
+            clock(mark.seconds),
+            mark.kind,
+            "" if mark.epoch is None else mark.epoch + 1,
+            as_typed(record, mark.says),
+        ]
         for mark in marks
     ]
     return join([element("h3", "Events"), table(rows, head=["at", "what", "epoch", ""], right=[2])])
@@ -101,12 +126,12 @@ def _show_step(record: RunRecord) -> Html:
     timeline = record.timeline
     title = "Where the peak comes from (predicted)"
     if timeline is None:
-        why = (
-            "The job clearly fits, so no step was recorded."
-            if record.plan is not None and record.plan.is_bound
-            else "No step was recorded for this run."
-        )
-        return section(title, element("p", why, " memfit estimate shows it for any script."))
+        why = "No step was recorded for this run."
+        if record.plan is not None and record.plan.is_bound:
+            why = "The job clearly fits, so no step was recorded; memfit estimate records one."
+        elif record.call == CUSTOM_LOOP:
+            why = "A loop of one's own is measured, not recorded."
+        return section(title, element("p", why))
     return section(
         title,
         _explain_difference(timeline.peak, record.predicted),
@@ -132,12 +157,25 @@ def _show_course(timeline: StepTimeline, memory: Size | None) -> list[Html]:
     return [element("h3", "One step"), draw_step(timeline, memory, name="step")]
 
 
-def _show_levers(plan: Plan | None) -> Html:
-    if plan is None:
-        return section("Levers", element("p", "No plan was made: the training ran as in stock Keras."))
-    if not plan.levers:
-        return section("Levers", element("p", "None was needed: the training ran as in stock Keras."))
-    return section("Levers, used and refused", lever_table(plan))
+def _show_levers(record: RunRecord) -> Html:
+    plan = record.plan
+    if plan is not None and plan.levers:
+        title = "Levers of the closest plan, and why it is not enough" if _is_refused(record) else None
+        typed = replace(
+            plan, levers=tuple(replace(row, why=as_typed(record, row.why)) for row in plan.levers)
+        )
+        return section(title or "Levers, used and refused", lever_table(typed))
+    if record.call == CUSTOM_LOOP:
+        why = "None: memfit cannot change a loop of one's own."
+    elif _is_refused(record):
+        why = "No lever was looked at."
+    elif plan is None:
+        why = "No plan was made: the training ran as in stock Keras."
+    elif record.of_kind("out of memory"):
+        why = "None was planned. What was changed when memory ran out, the events say."
+    else:
+        why = "None was needed: the training ran as in stock Keras."
+    return section("Levers", element("p", why))
 
 
 def lever_table(plan: Plan) -> Html:
@@ -148,7 +186,7 @@ def lever_table(plan: Plan) -> Html:
             lever.name,
             lever.fidelity,
             f"-{lever.saving}" if lever.saving else "",
-            "" if lever.cost is None else f"+{lever.cost:.0%}",
+            f"+{lever.cost:.0%}" if lever.cost and round(100 * lever.cost) else "",
             f"{lever.setting}: {lever.why}" if lever.setting else lever.why,
         ]
         for lever in sorted(plan.levers, key=lambda lever: (not lever.used, lever.fidelity))
@@ -156,10 +194,13 @@ def lever_table(plan: Plan) -> Html:
     return table(rows, head=["", "lever", "fidelity", "saves", "time", "why"], right=[3, 4])
 
 
-def _show_findings(findings: list[dict[str, Any]] | None) -> Html:
-    title = "Input pipeline"
+def _show_findings(record: RunRecord) -> Html:
+    title, findings, data = "Input pipeline", record.findings, record.facts.get("data")
     if findings is None:
-        return section(title, element("p", "Not looked at. memfit lint does, for any script."))
+        why = "Not looked at: no tf.data pipeline was given to fit()."
+        if data and data != "NoneType":
+            why = f"Not looked at: the training data is of the class {data}, and only tf.data pipelines are."
+        return section(title, element("p", why))
     if not findings:
         return section(title, element("p", "Nothing to change."))
     return section(title, finding_table(findings))
@@ -179,10 +220,14 @@ def _show_environment(record: RunRecord) -> Html:
     rows += [(name, machine[name]) for name in ("system", "processors") if name in machine]
     rows += [(memory["name"], Size(memory["total"])) for memory in machine.get("memories", ())]
     rows += [*record.environment.items()]
-    facts = [
-        (name.replace("_", " "), value) for name, value in record.facts.items() if value not in (None, "")
-    ]
+    facts = [(name.replace("_", " "), _tell_fact(value)) for name, value in record.facts.items() if value]
     about = [("command", record.command), ("script", record.script or "not known"), *facts]
     return section(
         "Environment", element("h3", "The call"), table(about), element("h3", "The machine"), table(rows)
     )
+
+
+def _tell_fact(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes"
+    return f"{value:,}" if isinstance(value, int) else value

@@ -14,7 +14,7 @@ from memfit.reporting.plots import (
     time_ticks,
     upright,
 )
-from memfit.reporting.runs import describe_seconds
+from memfit.reporting.runs import describe_seconds, describe_uncounted
 from memfit.sizes import Size
 from memfit.training.records.record import Mark, RunRecord
 
@@ -43,21 +43,25 @@ def draw_run(record: RunRecord, name: str = "run") -> Html:
     if any(size is not None for size in record.series.device):
         parts += [element("h3", f"Device ({record.device})"), _draw_device(record, length, name)]
     else:
-        parts.append(element("p", "The device's allocator does not count: see the host.", class_="mf-faint"))
+        why = f"{describe_uncounted(record)}: see the host."
+        parts.append(element("p", why, class_="mf-faint"))
     parts += [element("h3", "Host, this process"), _draw_host(record, length, name)]
     return join(parts)
 
 
 def _draw_device(record: RunRecord, length: float, name: str) -> Html:
     sizes = [size or 0 for size in record.series.device]
-    lines = [("predicted peak", record.predicted, "var(--mf-predicted)", True)]
+    predicted = "at most" if record.plan is not None and record.plan.is_bound else "predicted peak"
+    lines = [(predicted, record.predicted, "var(--mf-predicted)", True)]
     lines.append(("budget", record.memory, "var(--mf-budget)", False))
     alarms = [(mark.seconds / length, _ALARMS[mark.kind]) for mark in record.marks if mark.kind in _ALARMS]
     return _draw(record, length, sizes, "var(--mf-measured)", lines, alarms, f"{name}-device" if name else "")
 
 
 def _draw_host(record: RunRecord, length: float, name: str) -> Html:
-    lines = [("all of the host's memory", record.host_memory, "var(--mf-budget)", False)]
+    predicted = "at most" if record.plan is not None and record.plan.is_bound else "predicted peak"
+    lines = [(predicted, record.host_predicted, "var(--mf-predicted)", True)]
+    lines.append(("all of the host's memory", record.host_memory, "var(--mf-budget)", False))
     sizes = list(record.series.host)
     return _draw(record, length, sizes, "var(--mf-host)", lines, [], f"{name}-host" if name else "")
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from memfit.planning.fidelity import NOT_EXACT, Fidelity
 from memfit.reporting.caches import describe_age
 from memfit.sizes import Size
 from memfit.tables import table
@@ -29,14 +30,15 @@ def describe_end(records: Sequence[tuple[Path, RunRecord]], *, kept: bool, next_
         lines.append(f"{_name(record)}: {_describe_outcome(record)}")
         rows = []
         if record.outcome != REFUSED:
-            rows += [["peak", _describe_peaks(record)], ["time", _describe_time(record)]]
-            rows += [["events", _describe_events(record)]]
+            rows += [["peak", _describe_peaks(record)], ["process", _describe_process(record)]]
+            rows += [["time", _describe_time(record)]]
+            rows += [["events", _describe_events(record)], ["restarts", str(record.restarts or "none")]]
         rows += [["record", f"{record.id}, {_short(path)}" if kept else "not kept (MEMFIT_RUNS=0)"]]
         lines += ["  " + line for line in table(rows).splitlines()]
     if len(records) > _MOST_SHOWN:
         lines.append(f"and {len(records) - _MOST_SHOWN} fit() before: memfit runs")
     if next_command and kept and records:
-        lines.append(f"to see more: {next_command.replace('RUN', records[-1][1].id)}")
+        lines.append(f"as a page: {next_command.replace('RUN', records[-1][1].id)}")
     return "\n".join(lines)
 
 
@@ -61,7 +63,7 @@ def describe_runs(records: Sequence[RunRecord], most: int, next_command: str) ->
     lines = [table(rows, head=head, right=[3, 4, 5, 6])]
     if len(records) > most:
         lines.append(f"and {len(records) - most} more: memfit runs --all")
-    return "\n".join([*lines, f"to see more: {next_command.replace('RUN', records[0].id)}"])
+    return "\n".join([*lines, f"one of them as a page: {next_command.replace('RUN', records[0].id)}"])
 
 
 def to_summary(record: RunRecord, path: Path | None = None) -> dict[str, Any]:
@@ -102,44 +104,68 @@ def _describe_outcome(record: RunRecord) -> str:
     return f"{record.state} in epoch {record.epoch + 1}, after batch {record.batch}"
 
 
+def describe_uncounted(record: RunRecord) -> str:
+    """Says why there is no measured peak of the device, and what the process took instead."""
+    told = f"TensorFlow does not count on {record.device or 'this device'}"
+    return told if record.host_peak is None else f"{told}, the process had {record.host_peak} at most"
+
+
+def is_exact(record: RunRecord) -> bool:
+    """Whether neither the plan nor an answer to a shortage changed the mathematics."""
+    if record.plan is not None and record.plan.fidelity != Fidelity.EXACT:
+        return False
+    return not any(NOT_EXACT in mark.says for mark in record.of_kind("out of memory"))
+
+
 def _describe_peaks(record: RunRecord) -> str:
-    parts = []
+    plan, parts = record.plan, []
     if record.device_peak is not None:
         parts.append(f"{record.device_peak} measured")
-    elif record.host_peak is not None:
-        parts.append(f"not counted on {record.device} (process: {record.host_peak})")
-    if record.plan is not None:
-        known = "at most" if record.plan.is_bound else "predicted"
-        stock = "" if record.plan.changes_nothing else f" (stock Keras: {record.plan.stock})"
-        parts.append(f"{record.plan.predicted} {known}{stock}")
+    if plan is not None:
+        stock = "" if plan.changes_nothing else f" (stock Keras {plan.stock})"
+        parts.append(f"{plan.predicted} {'at most' if plan.is_bound else 'predicted'}{stock}")
     elif record.memory is not None and record.device_peak is not None:
         over = record.device_peak - record.memory
-        parts.append(
-            f"{Size(over)} over the budget of {record.memory}" if over > 0 else f"of {record.memory}"
-        )
-    return ", ".join(parts) or "not measured"
+        budget = f"the budget of {record.memory}"
+        parts.append(f"{Size(over)} over {budget}" if over > 0 else f"within {budget}")
+    if record.device_peak is None:
+        parts.append(f"not counted on {record.device or 'this device'}")
+    return ", ".join(parts)
+
+
+def _describe_process(record: RunRecord) -> str:
+    parts = [] if record.host_peak is None else [f"{record.host_peak} measured"]
+    if record.host_predicted is not None:
+        bound = record.plan is not None and record.plan.is_bound
+        parts.append(f"{record.host_predicted} {'at most' if bound else 'predicted'}")
+    return f"{', '.join(parts) or 'not measured'} on the host"
 
 
 def _describe_time(record: RunRecord) -> str:
-    told = describe_seconds(record.seconds)
-    if record.step_seconds is None:
-        return told
-    told += f"; {describe_seconds(record.step_seconds)} a step"
-    plan = record.plan
+    told, plan = describe_seconds(record.seconds), record.plan
+    if record.step_seconds is not None:
+        told += f", {describe_seconds(record.step_seconds)} a step"
     if plan is None or plan.changes_nothing:
         return told
+    if record.step_seconds is None:
+        return f"{told}, {plan.time:.2f}x of stock Keras's predicted"
     stock = describe_seconds(record.step_seconds / plan.time)
-    return f"{told}, predicted {plan.time:.2f}x stock Keras's {stock}"
+    return f"{told}; stock Keras about {stock} (predicted: {plan.time:.2f}x)"
+
+
+def count_times(count: int) -> str:
+    """Returns "once", "twice", "3 times"."""
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _describe_events(record: RunRecord) -> str:
     shortages, leaks = len(record.of_kind("out of memory")), len(record.of_kind("leak"))
+    inexact = any(NOT_EXACT in mark.says for mark in record.of_kind("out of memory"))
     parts = [
-        f"{shortages} time{'s' * (shortages != 1)} out of memory" if shortages else "",
-        f"{record.restarts} restart{'s' * (record.restarts != 1)}" if record.restarts else "",
+        f"out of memory {count_times(shortages)}{f', {NOT_EXACT} since' * inexact}" if shortages else "",
         "host memory grows (a leak)" if leaks else "",
     ]
-    return ", ".join(filter(None, parts)) or "none, no restarts"
+    return "; ".join(filter(None, parts)) or "none"
 
 
 def _short(path: Path) -> str:

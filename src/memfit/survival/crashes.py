@@ -10,15 +10,13 @@ from memfit.oom.reading import read_error
 
 # What ends a process from outside or below Python; whatever else ends it is the script's own doing.
 _CRASHES = {signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
-# By whether it was SIGKILL, and whether there is evidence that memory was the cause.
+# By whether it was SIGKILL, and whether there is evidence that memory was the cause: what it was, and where a
+# person at the terminal finds more.
 _LIKELY = {
-    (True, True): "the kernel's OOM killer, as the host or container ran out",
-    (
-        True,
-        False,
-    ): "kill -9 or a scheduler; the kernel counted no OOM kill",
-    (False, True): "memory; the lines above have an out-of-memory text",
-    (False, False): "a crash in native code; the lines above may say more",
+    (True, True): ("the kernel's OOM killer, as the memory of the host or container ran out", ""),
+    (True, False): ("kill -9 or a scheduler; the kernel counted no OOM kill", ""),
+    (False, True): ("memory ran out, as TensorFlow's last lines say", "see the lines above"),
+    (False, False): ("a crash in native code", "the lines above may say more"),
 }
 
 
@@ -31,12 +29,14 @@ class Crash:
         memory: Whether memory was the cause, as far as there is evidence.
         exit_code: What the shell would say of it.
         likely: The likely cause, in words.
+        hint: Where a person at the terminal finds more, or empty.
     """
 
     cause: str
     memory: bool
     exit_code: int
     likely: str = ""
+    hint: str = ""
 
 
 def judge_exit(exit_code: int, log: str, *, said_memory: bool, killed_for_memory: bool) -> Crash | None:
@@ -52,9 +52,10 @@ def judge_exit(exit_code: int, log: str, *, said_memory: bool, killed_for_memory
     if number in _CRASHES:
         name = signal.Signals(number).name
         memory = killed_for_memory if number == signal.SIGKILL else _speaks_of_memory(log)
-        return Crash(name, memory, 128 + number, _LIKELY[number == signal.SIGKILL, memory])
+        return Crash(name, memory, 128 + number, *_LIKELY[number == signal.SIGKILL, memory])
     if exit_code > 0 and said_memory:
-        return Crash("out of memory", True, exit_code, "the error above says what asked for memory")
+        likely = "a step, or what lies beside it, needs more than there is"
+        return Crash("out of memory", True, exit_code, likely, "the error above says what asked for memory")
     return None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memfit.errors import InvalidInput, in_one_line
-from memfit.survival.custom_loops import before_first_update
+from memfit.survival.custom_loops import advise_loop, before_first_update
 from memfit.survival.intercepting import intercept
 from memfit.survival.scripts import after_import, run_script
 
@@ -64,7 +64,7 @@ def first_fit(path: str | Path, arguments: Sequence[str] = (), *, quiet: bool = 
             f"The script trains in a loop of its own, not with fit(): it was stopped before its first optimizer "
             f"update ({path.name}, {updated}), and nothing was trained",
             received=str(path),
-            remedy=f"Custom loops are measured by `memfit run {path}`, not changed",
+            remedy="; ".join(filter(None, (f"Measure it with `memfit run {path}`", advise_loop()))),
         ) from None
     except SystemExit as end:
         if end.code not in (None, 0):

@@ -39,29 +39,32 @@ class RunRecords:
         """Whether the script was seen to train in a loop of its own."""
         return find_file(self._folder, record_id(self._run, CUSTOM_LOOP)) is not None
 
-    def note_death(self, says: str, *, restarts: bool) -> None:
+    def note_death(self, says: str, position: tuple[int, int, int] | None, goes_on: str | None) -> None:
         """Marks the death of the process in the record of what it was training.
 
         Args:
             says: The signal and the likely cause, as a sentence.
-            restarts: Whether the script is started again.
+            position: The call, epoch and batch it died in; None where no training had begun.
+            goes_on: Where it goes on once it is started again, as a sentence; None where it is not.
         """
         with contextlib.suppress(Exception):  # a record that cannot be written ends no training
             _, record = next(each for each in reversed(self.read()) if each[1].outcome != FINISHED)
             now = time.time()
             seconds = round(now - record.begun, 2)
-            marks = [Mark(seconds, "death", says, record.epoch, record.batch)]
-            if restarts:
-                marks.append(Mark(seconds, "restart", "Started again.", record.epoch, record.batch))
-            ended = replace(record, outcome=RUNNING, says="", ended=None)
-            if not restarts:
+            # The record itself is up to some seconds old.
+            epoch, batch = (record.epoch, record.batch) if position is None else position[1:]
+            marks = [Mark(seconds, "death", says, epoch, batch)]
+            if goes_on is not None:
+                marks.append(Mark(seconds, "restart", goes_on, epoch, batch))
+                ended = replace(record, outcome=RUNNING, says="", ended=None)
+            else:
                 ended = replace(record, outcome=DIED, says=says, ended=now)
             write_record(
                 replace(
                     ended,
                     updated=now,
                     marks=(*record.marks, *marks),
-                    restarts=record.restarts + restarts,
+                    restarts=record.restarts + (goes_on is not None),
                 ),
                 self._folder,
             )

@@ -213,14 +213,18 @@ class _Run:
     def _start_again(self, crash: Crash, position: tuple[int, int, int] | None) -> None:
         """Says what ended the process, and where the next one goes on."""
         self._restarts += 1
-        self._tell_death(crash, f"{crash.cause} {_where(position)}", restarts=True)
         plan = " with a plan for less memory" if crash.memory else ""
-        self._tell(f"restart {self._restarts}{plan}: goes on {_from(find_position(self._directory))}")
+        goes_on = f"{plan}: goes on {_from(find_position(self._directory))}"
+        self._tell_death(crash, f"{crash.cause} {_where(position)}", position, f"Started again{goes_on}.")
+        self._tell(f"restart {self._restarts}{goes_on}")
 
-    def _tell_death(self, crash: Crash, death: str, *, restarts: bool) -> None:
+    def _tell_death(
+        self, crash: Crash, death: str, position: tuple[int, int, int] | None, goes_on: str | None
+    ) -> None:
+        hint = f" ({crash.hint})" if crash.hint else ""
         self._tell(death)
-        self._tell(f"likely cause: {crash.likely}")
-        self._records.note_death(f"{death}. Likely cause: {crash.likely}.", restarts=restarts)
+        self._tell(f"likely cause: {crash.likely}{hint}")
+        self._records.note_death(f"{death}. Likely cause: {crash.likely}.", position, goes_on)
 
     def _give_up(self, crash: Crash, position: tuple[int, int, int] | None, log: str) -> int:
         loop = crash.memory and self._records.has_custom_loop()
@@ -228,7 +232,7 @@ class _Run:
             "in a loop that memfit cannot change" if loop else f"{_ATTEMPTS} times without getting further"
         )
         where = "" if loop else f"{_where(position)}, "
-        self._tell_death(crash, f"{crash.cause} {where}{how_often}", restarts=False)
+        self._tell_death(crash, f"{crash.cause} {where}{how_often}", position, None)
         for line in repr(explain_crash(crash, log)).splitlines():
             self._tell(line)
         if has_checkpoint(self._directory):

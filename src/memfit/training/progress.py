@@ -14,6 +14,7 @@ from memfit.showing import open_notebook_line
 LOGGER = "memfit.progress"
 _QUICK = 1.5  # seconds in which a plan from disk or a bound is there: nothing has to be said
 _BETWEEN_LINES = 5.0  # outside of a terminal, where lines stay
+_STILL = 20.0  # after which a line says that the same is still going on
 _REDRAWN = 0.5
 
 
@@ -77,7 +78,7 @@ class PlanningProgress(logging.Handler):
         elif self._terminal:
             width = shutil.get_terminal_size().columns
             self._stream.write(f"\r\x1b[K{text[: width - 1]}")
-        elif stage == self._shown or now - self._shown_at < _BETWEEN_LINES:
+        elif now - self._shown_at < (_STILL if stage == self._shown else _BETWEEN_LINES):
             return
         else:
             self._stream.write(f"{text}\n")

@@ -121,9 +121,10 @@ class RecordedCall:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        place = current_runner().place() if isinstance(error, DoesNotFit) else None
-        if self._recorder is None and place is not None:
-            self._open(place, None, 0.0)
+        if isinstance(error, DoesNotFit) and self._recorder is None:
+            place = current_runner().place()
+            if place is not None:
+                self._open(place, error.closest, time.monotonic() - self._called)
         if self._recorder is not None:
             self._recorder.end(*_judge(error))
 

@@ -8,7 +8,6 @@ from memfit.planning.plan import LeverRow, Plan
 
 _MOST_LEVERS = 4  # with the job, stock's peak, the plan and the warning they make eight lines
 _SLOW_PLAN = 2.0  # seconds of planning that are worth a word
-_LEAST_COST = 0.005  # what is not shown as 0%
 
 
 class Line(NamedTuple):
@@ -70,7 +69,7 @@ def _describe(lever: LeverRow) -> str:
     effects = [
         str(lever.fidelity),
         f"-{lever.saving}" if lever.saving else "",
-        f"+{lever.cost:.0%} time" if lever.cost and lever.cost >= _LEAST_COST else "",
+        f"+{lever.cost:.0%} time" if lever.cost and round(100 * lever.cost) else "",
     ]
     return f"{lever.name}{':' * bool(setting)}{setting} ({', '.join(filter(None, effects))})"
 

@@ -46,7 +46,7 @@ def lint(*datasets: Any, batch_memory: int | str | None = None, host: int | str 
     findings: list[Finding] = []
     cache_files: set[str] = set()
     for number, dataset in enumerate(datasets, 1):
-        view = _look_at(dataset, memory, batch, frozenset(cache_files))
+        view = look_at(dataset, memory, batch, frozenset(cache_files))
         for rule in _RULES:
             told = (replace(finding, dataset=number) for finding in rule(view))
             findings += [finding for finding in told if finding not in findings]
@@ -54,7 +54,17 @@ def lint(*datasets: Any, batch_memory: int | str | None = None, host: int | str 
     return Findings(tuple(findings), len(datasets))
 
 
-def _look_at(dataset: Any, host: int, batch_memory: int | None, caches_of_others: frozenset[str]) -> View:
+def look_at(
+    dataset: Any,
+    host: int = 0,
+    batch_memory: int | None = None,
+    caches_of_others: frozenset[str] = frozenset(),
+) -> View:
+    """Returns a pipeline as rules see it.
+
+    Raises:
+        InvalidInput: If it is no dataset.
+    """
     if not isinstance(dataset, tf.data.Dataset):
         raise InvalidInput("Only tf.data datasets can be linted", received=type(dataset).__name__)
     options = dataset.options()

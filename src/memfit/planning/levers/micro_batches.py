@@ -1,6 +1,6 @@
 """Micro-batches (gradient accumulation): one update from several smaller passes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -80,15 +80,18 @@ class MicroBatches(Lever):
 
 
 def _find_layer_that_differs(model: Any) -> str | None:
-    """Says which layer is known to compute something else from fewer samples."""
+    """Says which layers are known to compute something else from fewer samples."""
     import keras
 
-    for layer in all_layers(model):
-        if isinstance(layer, keras.layers.BatchNormalization):
-            if layer.trainable:
-                return f"{layer.name} would see fewer samples"
-        elif isinstance(layer, keras.layers.SpectralNormalization) or _has_own_state(layer):
-            return f"{layer.name} has state that moves with every micro-batch"
+    layers = all_layers(model)
+    normalising = [
+        layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+    ]
+    if normalising:
+        return f"batch statistics over fewer samples in {_name(normalising)}"
+    for layer in layers:
+        if isinstance(layer, keras.layers.SpectralNormalization) or _has_own_state(layer):
+            return f"the state of {layer.name} moves with every micro-batch"
     return None
 
 
@@ -116,6 +119,12 @@ def list_sizes(batch_size: int, least: int = 1) -> Iterator[int]:
             yield size
             last = size
         parts = parts * 3 // 2 if parts & (parts - 1) == 0 else parts * 4 // 3
+
+
+def _name(layers: Sequence[Any]) -> str:
+    """Names the first layer, and says how many more there are."""
+    more = len(layers) - 1
+    return layers[0].name + (f" and {more} more layer{'s' * (more > 1)}" if more else "")
 
 
 def _has_own_state(layer: Any) -> bool:

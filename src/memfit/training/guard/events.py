@@ -124,7 +124,7 @@ class Journal:
     def ran_out(self, phase: str, batch: int, lack: Shortage, done: str) -> None:
         """Notes that memory ran out, and what is done about it."""
         left = free()
-        there = "" if left is None else f", {left} free"
+        there = "" if left is None else f"; {left} free afterwards"
         says = f"Out of memory in {phase}, batch {batch}: {lack}{there}. {done}."
         self.events.append(Event(says, phase, batch, lack.asked, left, done))
         log.warning("%s", says)

@@ -6,7 +6,7 @@ import keras
 
 from memfit.data.peeking import FirstBatch
 from memfit.estimation.margins import OF_FREE
-from memfit.planning.fidelity import Fidelity
+from memfit.planning.fidelity import NOT_EXACT, Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers import LEVERS
 from memfit.sizes import Size
@@ -44,7 +44,7 @@ class Tightening:
                 continue
             tighter = lever.tighten(job, recipe, samples, share)
             if tighter is not None:
-                remark = f" ({fidelity}, not exact: {lever.explain(job, samples)})"
+                remark = f" ({fidelity}, {NOT_EXACT}: {lever.explain(job, samples)})"
                 return tighter, "" if fidelity == Fidelity.EXACT else remark
         return None
 

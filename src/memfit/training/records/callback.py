@@ -27,6 +27,11 @@ class RecordingCallback(keras.callbacks.Callback):
         self._at_epoch_ends: list[int] = []
         self._leaks = False
 
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Notes the batches of an epoch, where Keras knows them by now."""
+        if steps := (self.params or {}).get("steps"):
+            self._recorder.note_steps(int(steps))
+
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notes the epoch."""
         self._epoch, self._batch, self._epoch_begun = epoch, 0, time.perf_counter()

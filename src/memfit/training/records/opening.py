@@ -20,6 +20,7 @@ from memfit.errors import InvalidInput
 from memfit.planning.plan import Plan
 from memfit.sizes import Size
 from memfit.training.records.files import find_file, read_record, records_folder
+from memfit.training.records.host_prediction import predict_host
 from memfit.training.records.record import RUNNING, RunRecord, this_process
 from memfit.training.records.surroundings import environment_variables, machine_facts
 
@@ -107,6 +108,7 @@ def open_record(
         memory=size,
         memory_source=source,
         host_memory=there.host.total,
+        host_parts=_predict_host(place, model, arguments, plan),
         allow=allow,
         plan=plan,
         device=device_name(),
@@ -118,6 +120,16 @@ def open_record(
         return record
     kept = ("begun", "restarts", "marks", "series", "device_peak", "host_peak", "first_step_seconds", "steps")
     return replace(record, outcome=RUNNING, **{name: getattr(earlier, name) for name in kept})
+
+
+def _predict_host(
+    place: Place, model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None
+) -> dict[str, int]:
+    checkpoints = place.command == "memfit run"
+    try:
+        return predict_host(model, arguments, plan, device_name(), checkpoints=checkpoints)
+    except Exception:  # a record is not worth an error
+        return {}
 
 
 def _earlier(place: Place) -> RunRecord | None:
@@ -143,6 +155,7 @@ def _describe(model: keras.Model, arguments: Mapping[str, Any]) -> dict[str, Any
     }
     given = {name: arguments.get(name) for name in _ARGUMENTS}
     facts |= {name: value for name, value in given.items() if isinstance(value, int | float)}
+    facts["data"] = type(arguments.get("x")).__name__
     facts["validates"] = arguments.get("validation_data") is not None or bool(given["validation_split"])
     return facts
 

@@ -117,8 +117,11 @@ class RunRecord(Shown):
         memory: The budget of the training on its device.
         memory_source: Where that figure comes from.
         host_memory: What the host had in all.
+        host_parts: What the process was predicted to have on the host, by what it is for; empty where it was not
+            predicted.
         allow: The farthest that a plan may go.
-        plan: The plan that was followed, with every lever and its reason; None where there was none.
+        plan: The plan that was followed, with every lever and its reason; of a refused training the one that came
+            closest; None where there was none.
         device: The device that was measured, such as "GPU:0".
         device_peak: The measured peak on it; None where its allocator does not count.
         host_peak: The most resident memory that was seen.
@@ -153,6 +156,7 @@ class RunRecord(Shown):
     memory: Size | None = None
     memory_source: str = ""
     host_memory: Size | None = None
+    host_parts: dict[str, int] = field(default_factory=dict)
     allow: str = ""
     plan: Plan | None = None
     device: str = ""
@@ -182,6 +186,11 @@ class RunRecord(Shown):
     def predicted(self) -> Size | None:
         """The predicted peak with the plan; None without a plan."""
         return None if self.plan is None else self.plan.predicted
+
+    @property
+    def host_predicted(self) -> Size | None:
+        """The predicted peak of the process on the host; None where it was not predicted."""
+        return Size(sum(self.host_parts.values())) if self.host_parts else None
 
     @property
     def timeline(self) -> StepTimeline | None:
@@ -218,7 +227,7 @@ class RunRecord(Shown):
             "plan": None if self.plan is None else self.plan.to_json(),
             "series": {name: list(values) for name, values in vars(self.series).items()},
             "marks": [
-                {name: value for name, value in asdict(mark).items() if value is not None}
+                {name: value for name, value in vars(mark).items() if value is not None}
                 for mark in self.marks
             ],
         }

@@ -20,9 +20,9 @@ from memfit.training.records.series import SeriesBuilder, shortened, thin_out
 
 _LOG = logging.getLogger("memfit")
 _LOOK_SECONDS = 0.1  # as the monitor's: often enough for batches of some seconds, tens of microseconds a look
-# The file is written anew after 2 s at least, and only when that has cost less than 0.2% of the time since.
+# The file is written anew after 2 s at least, and only when that has cost less than 0.1% of the time since.
 _WRITE_SECONDS = 2.0
-_WRITE_SHARE = 0.002
+_WRITE_SHARE = 0.001
 
 _current: "weakref.ref[Recorder] | None" = None
 
@@ -105,6 +105,11 @@ class Recorder:
             rounded = None if lasted is None else round(lasted, 3)
             mark = Mark(round(seconds, 2), kind, says, epoch, batch, rounded)
             self._marks = thin_out([*self._marks, shortened(mark)])
+
+    def note_steps(self, steps: int) -> None:
+        """Notes how many batches an epoch has, as Keras found out."""
+        with self._lock:
+            self._record = replace(self._record, facts={**self._record.facts, "steps_per_epoch": steps})
 
     def note_position(self, epoch: int | None, batch: int, trained: int) -> None:
         """Notes where the training is.
