@@ -4,14 +4,15 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from memfit.budgets.arena import arena_environment
 from memfit.budgets.fork_server import ForkServer
+from memfit.budgets.isolation import Result
 from memfit.budgets.memory import host_memory
 from memfit.estimation.cache import settings
 
@@ -31,12 +32,30 @@ class _Kept:
 
 
 _kept: list[_Kept] = []
+_lent: list["Recordings"] = []
 _lock = threading.Lock()
 
 
+class Recordings(Protocol):
+    """What runs a function in a process of its own that has TensorFlow."""
+
+    def run(
+        self, function: Callable[..., Result], args: tuple[Any, ...], *, timeout: float | None = None
+    ) -> Result:
+        """Runs `function(*args)` there; what it takes and raises is as in `memfit.isolated`."""
+
+
+def lend(recordings: Recordings) -> None:
+    """Lets all recordings of this process be made by `recordings`, as in a trial, whose caller has one for all."""
+    _lent.append(recordings)
+
+
 @contextmanager
-def recording_process() -> Iterator[ForkServer]:
+def recording_process() -> Iterator[Recordings]:
     """Gives a process that has TensorFlow imported or is about to: a new one, or one that was used a minute ago."""
+    if _lent:
+        yield _lent[-1]
+        return
     kept = _borrow()
     try:
         yield kept.server
@@ -49,7 +68,7 @@ def _borrow() -> _Kept:
     with _lock:
         kept = next((kept for kept in _kept if kept.key == key), None)
         if kept is None:
-            kept = _Kept(_start(), key)
+            kept = _Kept(start_recording_process(), key)
             _kept.append(kept)
         if kept.end is not None:
             kept.end.cancel()
@@ -82,7 +101,8 @@ def end_recording_processes() -> None:
             _end(kept)
 
 
-def _start() -> ForkServer:
+def start_recording_process() -> ForkServer:
+    """Starts a process to record in, for a caller that ends it."""
     # Generous, but never more than the host has: the arena's cap is only an upper bound.
     environment = arena_environment(max(2**30, int(host_memory().free)))
     return ForkServer(_MODULES, environment | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"})
