@@ -49,7 +49,7 @@ def test_every_kind_of_holder_is_named_in_plain_words() -> None:
         def count(net: object):
             yield net
 
-        def default(net: object = _make("in_default")) -> object:  # noqa: B008
+        def default(net: object = _make("in_default")) -> object:
             return net
 
         class Study:
@@ -191,7 +191,14 @@ nbformat.write(notebook, sys.argv[2])
 
 def test_outputs_and_errors_of_a_real_notebook_are_named(tmp_path: Path) -> None:
     cells = [
-        {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "id": name, "source": code}
+        {
+            "cell_type": "code",
+            "execution_count": None,
+            "metadata": {},
+            "outputs": [],
+            "id": name,
+            "source": code,
+        }
         for name, code in _CELLS.items()
     ]
     notebook = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}

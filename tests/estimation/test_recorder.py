@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 import memfit
+from memfit.budgets.kept_server import end_kept_servers
 from memfit.errors import ProcessDied
 from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.keras_step import KerasStep
-from memfit.budgets.kept_server import end_kept_servers
 from memfit.estimation.recording_process import recording_process
 
 

@@ -253,8 +253,8 @@ def _tell(root: _Root, steps: list[_Step], wanted: str) -> str:
     if isinstance(root.value, _CONTAINERS) and len(steps) == 1:
         return f"a {type(root.value).__name__} {place} (`{written}`)"
     last = steps[-1]
-    kind = last.owner if isinstance(last.owner, type) else type(last.owner)
-    detail = f"{kind.__name__}{_write(last)}" if len(steps) == 1 else f"`{written}`"
+    owner = last.owner if isinstance(last.owner, type) else type(last.owner)
+    detail = f"{owner.__name__}{_write(last)}" if len(steps) == 1 else f"`{written}`"
     return f"{place} holds `{wanted}` ({detail})"
 
 

@@ -155,7 +155,7 @@ def converse(
             if result_read not in files:
                 if ended in files:
                     return b""
-                if not _answer_question(questions, respond):
+                if questions is not None and not _answer_question(questions, respond):
                     selector.unregister(questions)  # the child has closed its end
                 continue
             chunk = os.read(result_read, 2**20)

@@ -30,7 +30,7 @@ def isolate_estimator(estimator: Any, shared: Shared) -> Any:
         "_plain_class": kind,
         "_shared": shared,
     }
-    isolated = type(f"Isolated{kind.__name__}", (_Isolated, kind), members)
+    isolated: Any = type(f"Isolated{kind.__name__}", (_Isolated, kind), members)
     made = isolated.__new__(isolated)
     vars(made).update(vars(estimator))
     return made
@@ -44,8 +44,8 @@ class _Isolated:
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Fits in a process of its own."""
-        for name in ("_fitted", "_fitted_names"):
-            vars(self).pop(name, None)
+        for name in [name for name in vars(self) if name.startswith("_fitted") or name.endswith("_")]:
+            del vars(self)[name]  # by scikit-learn's convention these come from an earlier fit
         fitted, names, visible = run_apart(self._shared, _fit, (self._plain(), args, kwargs))
         vars(self).update(visible, _fitted=fitted, _fitted_names=names)
         return self

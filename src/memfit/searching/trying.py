@@ -160,9 +160,7 @@ class _Study:
     def _try(self, index: int) -> Trial:
         setting = self._settings[index]
         begun = time.monotonic()
-        task = dump_task(
-            run_trial, (self._function, (setting,), self._parallel > 1, self._shared.on_host)
-        )
+        task = dump_task(run_trial, (self._function, (setting,), self._parallel > 1, self._shared.on_host))
         peak: int | None = None
         try:
             answer = self._server.run_task(task, respond=lambda question: self._respond(index, question))

@@ -39,7 +39,9 @@ def isolate_tuner(tuner: Any, shared: Shared) -> Any:
 
 def _run_trial(tuner: Any, trial: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     results = tuner.run_trial(trial, *args, **kwargs)
-    plain = [_without_model(part) for part in results] if isinstance(results, list) else _without_model(results)
+    plain = (
+        [_without_model(part) for part in results] if isinstance(results, list) else _without_model(results)
+    )
     return plain, trial.hyperparameters
 
 

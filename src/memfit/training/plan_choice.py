@@ -79,7 +79,9 @@ def _make_plan(
     samples = batch_size_of(x, arguments["batch_size"], first)
     validates = arguments["validation_data"] is not None or bool(arguments["validation_split"])
     validation = (arguments["validation_batch_size"] or samples) if validates else None
-    return make_plan(model, samples, memory, allow, data=example_of(arguments, first), validation_batch_size=validation)
+    return make_plan(
+        model, samples, memory, allow, data=example_of(arguments, first), validation_batch_size=validation
+    )
 
 
 def example_of(arguments: Mapping[str, Any], first: FirstBatch | None) -> Any:

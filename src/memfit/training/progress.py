@@ -1,4 +1,4 @@
-"""What a search for a plan, or many trials, are doing, and for how long: a line that moves in a terminal or a notebook, or lines."""
+"""What something long is doing, and for how long: a line that moves in a terminal or a notebook, or lines."""
 
 import logging
 import shutil
