@@ -84,6 +84,23 @@ def test_two_that_wait_for_more_than_is_left_run_one_after_the_other() -> None:
     assert not second.is_alive()
 
 
+def test_one_that_had_company_begins_again_when_no_other_runs() -> None:
+    room = Room(100, 8)
+    for number in range(2):
+        room.enter(number)
+        assert not room.had_company(0) or number
+        room.ask(number, need=10, holds=0)
+    assert room.had_company(0)
+    again, told = _in_thread(lambda: room.begin_again_alone(0))
+    assert _waits(again)
+    room.leave(1, peak=10)
+    again.join(10)
+    assert told == [True]
+    other, _ = _in_thread(lambda: room.enter(2))
+    assert _waits(other), "none begins beside it"
+    room.stop()
+
+
 def test_with_one_at_a_time_nothing_is_reserved() -> None:
     room = Room(100, 1)
     for number in range(3):

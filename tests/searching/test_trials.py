@@ -175,6 +175,34 @@ def test_trials_without_fit_are_measured_first_and_then_run_side_by_side(tmp_pat
     assert results.side_by_side == 2
 
 
+def _die_beside_others(setting: tuple[str, str]) -> str:
+    mine, other = (Path(name) for name in setting)
+    if other.name == "none":
+        return "alone"
+    if mine.exists():
+        return "again"
+    mine.touch()
+    deadline = time.monotonic() + 60
+    while not other.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if mine.name == "b":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.5)
+    return "beside"
+
+
+def test_outside_of_an_arena_a_trial_that_was_killed_beside_others_is_run_again_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")  # forks can be had then
+    a, b, c, none = (str(tmp_path / name) for name in ("a", "b", "c", "none"))
+    results = memfit.trials(_die_beside_others, [(a, none), (b, c), (c, b)], parallel=2)
+    assert [trial.value for trial in results] == ["alone", "again", "beside"]
+    assert "free now: host" in results.memory_source
+    assert all(trial.peak > 50 * MIB for trial in results), "the whole process counts"
+    assert [trial.need_source for trial in results] == ["", "", "measured"]
+
+
 def _fit_through_memfit(units: int) -> list[float]:
     import keras
     import numpy as np

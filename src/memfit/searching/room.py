@@ -18,11 +18,13 @@ class _Inside:
         reserved: What of the memory is counted as its own.
         source: What that figure is.
         stage: "looking" until what it needs is known, "waiting" for that much, "granted".
+        company: Whether another one has run beside it.
     """
 
     reserved: int
     source: str
     stage: str = "looking"
+    company: bool = False
 
 
 class Room:
@@ -90,6 +92,16 @@ class Room:
             self._changed.notify_all()
         return (None, "") if inside.source == "not known" else (inside.reserved, inside.source)
 
+    def begin_again_alone(self, trial: int) -> bool:
+        """Ends a trial that had company, and begins it again when no other runs; None begins beside it."""
+        self.leave(trial, None)
+        return self.enter(trial) and self.ask(trial, need=self._memory + 1, holds=0)
+
+    def had_company(self, trial: int) -> bool:
+        """Says whether another trial has run beside one that has not left."""
+        with self._changed:
+            return self._inside[trial].company
+
     def stop(self) -> None:
         """Lets nobody in any more, and nobody wait."""
         with self._changed:
@@ -133,7 +145,9 @@ class Room:
         return not running or wanted <= self._left(without=trial)
 
     def _note(self) -> None:
-        running = sum(inside.stage != "waiting" for inside in self._inside.values())
-        self.most_inside = max(self.most_inside, running)
+        running = [inside for inside in self._inside.values() if inside.stage != "waiting"]
+        for inside in running if len(running) > 1 else ():
+            inside.company = True
+        self.most_inside = max(self.most_inside, len(running))
         if len(self._inside) > 1 and all(inside.source != "not known" for inside in self._inside.values()):
             self.most_reserved = max(self.most_reserved, self._memory - self._left())

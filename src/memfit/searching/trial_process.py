@@ -103,10 +103,9 @@ class _Watch:
 
     def begin(self) -> None:
         """Looks out for the first call of `Model.fit` or `memfit.fit`."""
-        if self._predicts:
-            from memfit.estimation.recording_process import lend
+        from memfit.estimation.recording_process import lend
 
-            lend(_AskedRecordings())
+        lend(_AskedRecordings())
         after_import("keras", self._intercept)
         after_import("memfit.training.fitting", self._install_runner)
 

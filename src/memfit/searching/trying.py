@@ -16,10 +16,11 @@ import cloudpickle
 
 from memfit.budgets.fork_server import ForkServer
 from memfit.budgets.isolation import dump_task, read_answer
+from memfit.budgets.memory import Kind
 from memfit.errors import InvalidInput, ProcessDied, in_one_line
 from memfit.estimation.recording_process import start_recording_process
 from memfit.searching.room import Room
-from memfit.searching.trial import DIED, FAILED, Trial, Trials
+from memfit.searching.trial import DIED, FAILED, OUT_OF_MEMORY, Trial, Trials
 from memfit.searching.trial_process import FIRST_FIT, Outcome, run_trial
 from memfit.searching.trial_server import Shared, find_memory, start_server
 from memfit.sizes import Size
@@ -44,6 +45,7 @@ def trials(
     Trials run side by side where there is room for them. At its first `fit` (Keras's or memfit's) a trial waits
     until what is predicted for its model is free. Where nothing can be predicted, because the function trains in a
     loop of its own, what the trials before it have taken (measured) stands in; the first of those runs by itself.
+    Outside of an arena, a trial that ran out of memory beside others is run once more by itself.
 
     Args:
         function: Trains with one setting, and returns plain data; of a Keras `History` its dict comes back.
@@ -106,6 +108,7 @@ class _Study:
         self._recordings: ForkServer | None = None
         self._starting_recordings = threading.Lock()
         self._ended = threading.Event()
+        self._alone: set[int] = set()  # trials that were run again by themselves
         self._bug: BaseException | None = None
 
     def run(self) -> Trials:
@@ -158,34 +161,46 @@ class _Study:
             self._ended.set()
 
     def _try(self, index: int) -> Trial:
+        trial = self._run_once(index)
+        # In an arena no other process takes a trial's memory. On a device or a host others may have.
+        short = trial.status == OUT_OF_MEMORY or (trial.status == DIED and "SIGKILL" in trial.error)
+        if short and self._shared.kind is not Kind.ARENA and self._room.had_company(index):
+            self._alone.add(index)
+            if self._room.begin_again_alone(index):
+                trial = self._run_once(index)
+        need, source = self._room.leave(index, trial.peak)
+        if need is None or index in self._alone:
+            return trial
+        return replace(trial, need=Size(need), need_source=source)
+
+    def _run_once(self, index: int) -> Trial:
         setting = self._settings[index]
         begun = time.monotonic()
         task = dump_task(run_trial, (self._function, (setting,), self._parallel > 1, self._shared.on_host))
-        peak: int | None = None
         try:
             answer = self._server.run_task(task, respond=lambda question: self._respond(index, question))
             outcome: Outcome = read_answer(*answer)
-            peak = outcome.host_peak if self._shared.on_host else outcome.device_peak
-            trial = Trial(
-                setting,
-                outcome.status,
-                outcome.value,
-                outcome.error,
-                outcome.traceback,
-                None if peak is None else Size(peak),
-                seconds=outcome.seconds,
-            )
         except ProcessDied as died:
             text = str(ProcessDied(died.exit_code, "The trial's process"))
-            trial = Trial(setting, DIED, error=text, seconds=time.monotonic() - begun)
-        except InvalidInput as error:  # the value cannot be sent
-            trial = Trial(setting, FAILED, error=in_one_line(error), seconds=time.monotonic() - begun)
-        need, source = self._room.leave(index, peak)
-        return replace(trial, need=None if need is None else Size(need), need_source=source)
+            return Trial(setting, DIED, error=text, seconds=time.monotonic() - begun)
+        except Exception as error:  # the value cannot be sent, or not be read here
+            return Trial(setting, FAILED, error=in_one_line(error), seconds=time.monotonic() - begun)
+        peak = outcome.host_peak if self._shared.on_host else outcome.device_peak
+        return Trial(
+            setting,
+            outcome.status,
+            outcome.value,
+            outcome.error,
+            outcome.traceback,
+            None if peak is None else Size(peak),
+            seconds=outcome.seconds,
+        )
 
     def _respond(self, index: int, question: bytes) -> bytes:
         """Answers what a trial asks: for room, or for a recording of a step."""
         kind, rest = question[:1], question[1:]
+        if kind == FIRST_FIT and index in self._alone:
+            return b"go"
         if kind == FIRST_FIT:
             return b"go" if self._room.ask(index, **json.loads(rest)) else b"stop"
         task, timeout = pickle.loads(rest)
