@@ -21,6 +21,7 @@ _MOST_OBJECTS = 20_000
 _LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _OWN = str(Path(__file__).parents[1])
 _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), types.CodeType, types.ModuleType)
+_LAST_OUTPUTS = ("_", "__", "___")  # IPython's names for them
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 
 
@@ -111,16 +112,18 @@ def _modules() -> list[types.ModuleType]:
 
 def _module_roots() -> Iterator[_Root]:
     """The variables of the user's modules, and a notebook's outputs."""
-    hidden = _notebook_names()
     for module in _modules():
         file = getattr(module, "__file__", None)
         if module.__name__ != "__main__" and (not isinstance(file, str) or is_library(file)):
             continue
         where = "in __main__" if module.__name__ == "__main__" else f"in module {module.__name__}"
+        hidden = _notebook_names() if module.__name__ == "__main__" else set()
         for name, value in list(vars(module).items()):
-            if name in hidden and name in ("_oh", "_", "__", "___"):
-                for number, output in list(value.items()) if name == "_oh" else [(name, value)]:
-                    yield _Root(f"Out[{number}]" if name == "_oh" else name, "", output)
+            if name in hidden and name == "Out":
+                for number, output in list(value.items()):
+                    yield _Root(f"Out[{number}]", "", output)
+            elif name in hidden and name in _LAST_OUTPUTS:
+                yield _Root(name, "", value)
             elif name not in hidden and not (hidden and name[:1] == "_" and name[1:].isdigit()):
                 yield _Root(name, where, value)
 
@@ -129,7 +132,7 @@ def _notebook_names() -> set[str]:
     """The names that IPython itself has put beside the user's variables."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    return set() if shell is None else {*shell.user_ns_hidden, "_", "__", "___", "_oh", "Out", "In"}
+    return set() if shell is None else {*shell.user_ns_hidden, *_LAST_OUTPUTS, "Out", "In"}
 
 
 def _error_roots() -> Iterator[_Root]:

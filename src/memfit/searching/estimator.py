@@ -44,20 +44,20 @@ class _Isolated:
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Fits in a process of its own."""
-        for name in [name for name in vars(self) if name.startswith("_fitted") or name.endswith("_")]:
+        for name in [name for name in vars(self) if name.startswith("memfit_") or name.endswith("_")]:
             del vars(self)[name]  # by scikit-learn's convention these come from an earlier fit
         fitted, names, visible = run_apart(self._shared, _fit, (self._plain(), args, kwargs))
-        vars(self).update(visible, _fitted=fitted, _fitted_names=names)
+        vars(self).update(visible, memfit_fitted=fitted, memfit_names=names)
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
-        return "_fitted" in vars(self)
+        return "memfit_fitted" in vars(self)
 
     def __getattr__(self, name: str) -> Any:
         # scikit-learn asks for many that are not there: only what is there is worth loading a model for.
-        if name not in vars(self).get("_fitted_names", ()):
+        if name not in vars(self).get("memfit_names", ()):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(pickle.loads(vars(self)["_fitted"]), name)
+        return getattr(pickle.loads(vars(self)["memfit_fitted"]), name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self._plain(), self._shared, vars(self))
@@ -65,14 +65,14 @@ class _Isolated:
     def _plain(self) -> Any:
         plain = self._plain_class.__new__(self._plain_class)
         vars(plain).update(
-            {name: value for name, value in vars(self).items() if not name.startswith("_fitted")}
+            {name: value for name, value in vars(self).items() if not name.startswith("memfit_")}
         )
         return plain
 
 
 def _answer_with(name: str) -> Any:
     def answer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        fitted = vars(self).get("_fitted")
+        fitted = vars(self).get("memfit_fitted")
         if fitted is None:  # the class's own says so best
             return getattr(self._plain(), name)(*args, **kwargs)
         return run_apart(self._shared, _call, (fitted, name, args, kwargs))
