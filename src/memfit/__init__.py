@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from memfit.planning.plan import Plan as Plan
     from memfit.planning.planning import plan as plan
     from memfit.reporting.timeline import plot as plot
+    from memfit.searching.isolating import isolate as isolate
+    from memfit.searching.trying import trials as trials
     from memfit.sizes import Size as Size
     from memfit.training.evaluating import evaluate as evaluate
     from memfit.training.fitting import fit as fit
@@ -60,6 +62,7 @@ _HOME = {
     "fit": "memfit.training.fitting",
     "images": "memfit.data.images",
     "estimate": "memfit.estimation.estimating",
+    "isolate": "memfit.searching.isolating",
     "isolated": "memfit.budgets.isolation",
     "lint": "memfit.data.linting.lint",
     "plan": "memfit.planning.planning",
@@ -67,6 +70,7 @@ _HOME = {
     "predict": "memfit.training.predicting",
     "release": "memfit.budgets.releasing",
     "runs": "memfit.training.records.files",
+    "trials": "memfit.searching.trying",
 }
 
 __all__ = ["__version__", *_HOME]

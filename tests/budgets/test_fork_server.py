@@ -141,3 +141,43 @@ def _wait_until(condition) -> None:
             return
         time.sleep(0.01)
     raise AssertionError("it did not happen within a minute")
+
+
+def test_a_task_may_ask_its_caller_and_a_task_without_one_is_told(server):
+    from memfit.budgets.child import ask
+
+    def asks() -> list[bytes]:
+        return [ask(b"a" * 200_000), ask(b"")]
+
+    assert server.run(asks, (), respond=lambda question: question[:3] * 2) == [b"aaaaaa", b""]
+    with pytest.raises(ConnectionError, match="runs no task"):
+        ask(b"here")
+
+
+def test_a_crash_is_seen_though_a_forked_process_holds_the_pipes(server):
+    def forks_and_dies() -> None:
+        if os.fork() == 0:
+            time.sleep(600)
+        os.abort()
+
+    with pytest.raises(ProcessDied, match="SIGABRT"):
+        server.run(forks_and_dies, ())
+
+
+def test_a_closed_server_ends_its_tasks_and_takes_no_more():
+    with ForkServer([], {}) as server:
+        ended: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                server.run(time.sleep, (600,))
+            except ProcessDied as died:
+                ended.append(died)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        server.run(abs, (1,))  # it runs now
+    thread.join(60)
+    assert len(ended) == 1
+    with pytest.raises(ProcessDied):
+        server.run(abs, (1,))

@@ -17,7 +17,17 @@ _PRIVATE_MODULES = (
     "jax._src",
 )
 # Python's own, and names in TensorFlow's format for saved graphs, which is kept stable.
-_PROMISED = {"_replace", "_asdict", "_fields", "_exit", "_MEIPASS", "_class", "_output_shapes", "_Retval"}
+_PROMISED = {
+    "_replace",
+    "_asdict",
+    "_current_frames",
+    "_fields",
+    "_exit",
+    "_MEIPASS",
+    "_class",
+    "_output_shapes",
+    "_Retval",
+}
 
 
 @dataclass(frozen=True)

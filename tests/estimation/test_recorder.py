@@ -8,10 +8,11 @@ import pytest
 import tensorflow as tf
 
 import memfit
+from memfit.budgets.kept_server import end_kept_servers
 from memfit.errors import ProcessDied
 from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.keras_step import KerasStep
-from memfit.estimation.recording_process import end_recording_processes, recording_process
+from memfit.estimation.recording_process import recording_process
 
 
 def _model() -> keras.Model:
@@ -47,7 +48,7 @@ def test_a_second_recording_is_equal_to_one_in_a_fresh_process():
     with Recorder(model) as recorder:
         recorder.estimate(8, _disturb)
         second = recorder.estimate(8)
-    end_recording_processes()
+    end_kept_servers()
     fresh = memfit.estimate(model, 8)  # a larger batch may be recorded at more sizes when there is more time
     assert _first_step(second) == _first_step(fresh)
     assert second.peak == pytest.approx(fresh.peak, rel=0.01)  # of as many steps as there was time for
@@ -88,11 +89,11 @@ def test_a_process_is_used_again_while_its_environment_is_the_same(monkeypatch):
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
     other = number()
     assert other != first
-    end_recording_processes()
+    end_kept_servers()
     assert number() not in (first, other)
 
 
 def test_a_process_that_somebody_uses_is_not_ended():
     with recording_process() as process:
-        end_recording_processes()
+        end_kept_servers()
         assert process.run(os.getpid, ()) > 0

@@ -30,8 +30,8 @@ _MORE = {
     "wrong": "%%memfit --memoir 1GiB\n1",
     "progress": (
         "import logging, sys, time\n"
-        "from memfit.training.progress import LOGGER, PlanningProgress\n"
-        "with PlanningProgress(sys.stderr):\n"
+        "from memfit.training.progress import LOGGER, Progress\n"
+        "with Progress(sys.stderr):\n"
         "    logging.getLogger(LOGGER).info('recording')\n"
         "    time.sleep(3)"  # what takes less is not shown at all
     ),

@@ -2,23 +2,50 @@
 
 import os
 import pickle
+import socket
 import sys
+import threading
 import traceback
 from contextlib import suppress
 
 import cloudpickle
 
+_questions: socket.socket | None = None  # to the caller of this process's task
+_asking = threading.Lock()
 
-def run_task(task_read: int, result_write: int) -> None:
-    """Reads a task from a pipe, runs it, and writes the answer into another."""
+
+def run_task(task_read: int, result_write: int, questions: int | None = None) -> None:
+    """Reads a task from a pipe, runs it, and writes the answer into another; it may `ask` through a socket."""
+    global _questions
     # What the function starts must not keep the pipe open: the parent waits for its end.
     os.set_inheritable(result_write, False)
+    if questions is not None:
+        os.set_inheritable(questions, False)
+        _questions = socket.socket(fileno=questions)
     with os.fdopen(task_read, "rb") as stream:
         task = stream.read()
     answer = _answer(task)
     sys.stdout.flush()
     with os.fdopen(result_write, "wb") as stream:
         stream.write(len(answer).to_bytes(8, "big") + answer)
+
+
+def ask(question: bytes) -> bytes:
+    """Asks the caller of the task that this process runs, and waits for the answer.
+
+    Raises:
+        ConnectionError: If nobody answers: the caller is gone, or this process runs no such task.
+    """
+    from memfit.budgets.isolation import receive
+
+    with _asking:
+        if _questions is None:
+            raise ConnectionError("this process runs no task that may ask")
+        _questions.sendall(len(question).to_bytes(8, "big") + question)
+        answer = receive(_questions)
+    if answer is None:
+        raise ConnectionError("the caller of this task is gone")
+    return answer
 
 
 def _answer(task: bytes) -> bytes:

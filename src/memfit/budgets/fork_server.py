@@ -32,6 +32,7 @@ class ForkServer:
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
         self._modules, self._environment = tuple(modules), dict(environment)
         self._starting = threading.Lock()
+        self._closed = False
         self._start()
 
     def __enter__(self) -> Self:
@@ -43,43 +44,70 @@ class ForkServer:
         self.close()
 
     def run(
-        self, function: Callable[..., Result], args: tuple[Any, ...], *, timeout: float | None = None
+        self,
+        function: Callable[..., Result],
+        args: tuple[Any, ...],
+        *,
+        timeout: float | None = None,
+        respond: Callable[[bytes], bytes] | None = None,
     ) -> Result:
         """Runs `function(*args)` in a process of its own and returns its result; threads may call this.
 
         The time counts from the start of that process. What it takes and raises is as in `memfit.isolated`.
+
+        Args:
+            function: What to run.
+            args: Its arguments.
+            timeout: Seconds after which the process and everything it started is ended.
+            respond: Answers what the function asks through `child.ask`, in this thread.
         """
-        task = dump_task(function, args)
+        return read_answer(*self.run_task(dump_task(function, args), timeout=timeout, respond=respond))
+
+    def run_task(
+        self,
+        task: bytes,
+        *,
+        timeout: float | None = None,
+        respond: Callable[[bytes], bytes] | None = None,
+    ) -> tuple[bytes, int]:
+        """Runs a task that was dumped before; returns its answer as it came, and the exit code."""
         with self._starting:
+            if self._closed:
+                raise ProcessDied(-signal.SIGTERM)
             if self._process.poll() is not None:
                 self._control.close()
                 self._start()
         task_read, task_write = os.pipe()
         result_read, result_write = os.pipe()
         status_read, status_write = os.pipe()
+        questions, theirs = socket.socketpair()
         try:
-            with suppress(BrokenPipeError, ConnectionResetError):  # then no number comes, either
-                socket.send_fds(self._control, [b"\0"], [task_read, result_write, status_write])
+            with suppress(OSError):  # the server has ended or is closed: then no number comes, either
+                descriptors = [task_read, result_write, status_write, theirs.fileno()]
+                socket.send_fds(self._control, [b"\0"], descriptors)
         finally:
+            theirs.close()
             for descriptor in (task_read, result_write, status_write):
                 os.close(descriptor)
-        with os.fdopen(status_read, "rb") as status:
+        with os.fdopen(status_read, "rb") as status, questions:
             number = status.readline()  # waits for the imports
             if not number:
                 os.close(task_write)
                 os.close(result_read)
                 raise ProcessDied(self._process.wait())
             try:
-                answer = converse(task, task_write, result_read, timeout)
+                answer = converse(task, task_write, result_read, timeout, status.fileno(), questions, respond)
             finally:
                 os.close(result_read)
                 with suppress(ProcessLookupError):
                     os.killpg(int(number), signal.SIGKILL)
                 code = status.readline()
-        return read_answer(answer, int(code or -signal.SIGKILL))
+        return answer, int(code or -signal.SIGKILL)
 
     def close(self) -> None:
-        """Ends the server and whatever runs in it."""
+        """Ends the server and whatever runs in it; a task that another thread waits for has died then."""
+        with self._starting:
+            self._closed = True
         self._control.close()
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)

@@ -37,23 +37,24 @@ class _Server:
                         self._woken.recv(4096)
                     self._collect()
                 if self._control in ready:
-                    _, descriptors, _, _ = socket.recv_fds(self._control, 1, 3)
+                    _, descriptors, _, _ = socket.recv_fds(self._control, 1, 4)
                     if not descriptors:
                         self._end()
                     self._fork(*descriptors)
 
-    def _fork(self, task_read: int, result_write: int, status_write: int) -> None:
+    def _fork(self, task_read: int, result_write: int, status_write: int, questions: int) -> None:
         pid = os.fork()
         if pid == 0:
             self._become_task()
             os.close(status_write)
             try:
-                run_task(task_read, result_write)
+                run_task(task_read, result_write, questions)
             finally:
                 # Not through Python's end: it would take a graph of ten thousands of ops apart object by object.
                 os._exit(0)
         os.close(task_read)
         os.close(result_write)
+        os.close(questions)
         self._status[pid] = status_write
         os.write(status_write, f"{pid}\n".encode())
 

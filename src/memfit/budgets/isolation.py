@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -110,8 +111,26 @@ def dump_task(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     return task
 
 
-def converse(task: bytes, task_write: int, result_read: int, timeout: float | None) -> bytes:
-    """Sends the task and reads the answer; b"" when the child ended without one."""
+def converse(
+    task: bytes,
+    task_write: int,
+    result_read: int,
+    timeout: float | None,
+    ended: int | None = None,
+    questions: socket.socket | None = None,
+    respond: Callable[[bytes], bytes] | None = None,
+) -> bytes:
+    """Sends the task and reads the answer; b"" when the child ended without one.
+
+    Args:
+        task: What to send.
+        task_write: The pipe to send it through.
+        result_read: The pipe that the answer comes through.
+        timeout: Seconds to wait for it; time in which a question is answered is the child's, too.
+        ended: A pipe that can be read when the child has ended; None where only the end of the other one tells.
+        questions: Where the child asks while it runs; None if it cannot.
+        respond: Answers a question.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     try:
         with os.fdopen(task_write, "wb") as stream:
@@ -121,17 +140,54 @@ def converse(task: bytes, task_write: int, result_read: int, timeout: float | No
     answer = bytearray()
     with DefaultSelector() as selector:
         selector.register(result_read, EVENT_READ)
+        if questions is not None and respond is not None:
+            selector.register(questions, EVENT_READ)
+        if ended is not None:
+            selector.register(ended, EVENT_READ)
         # The answer says its length, because the pipe's end need not come: a process that the function
         # forked may hold it open.
         while len(answer) < 8 or len(answer) < 8 + int.from_bytes(answer[:8], "big"):
             left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and (left <= 0 or not selector.select(left)):
+            ready = [] if left is not None and left <= 0 else selector.select(left)
+            if not ready:
                 raise TimeoutError(f"The isolated process did not finish within {timeout:g} s and was ended.")
+            files = [key.fileobj for key, _ in ready]
+            if result_read not in files:
+                if ended in files:
+                    return b""
+                if questions is not None and not _answer_question(questions, respond):
+                    selector.unregister(questions)  # the child has closed its end
+                continue
             chunk = os.read(result_read, 2**20)
             if not chunk:
                 return b""
             answer += chunk
     return bytes(answer[8:])
+
+
+def _answer_question(questions: Any, respond: Any) -> bool:
+    """Answers one question; False when none comes any more."""
+    question = receive(questions)
+    if question is None:
+        return False
+    response = respond(question)
+    with suppress(BrokenPipeError, ConnectionResetError):  # the asking process was ended
+        questions.sendall(len(response).to_bytes(8, "big") + response)
+    return True
+
+
+def receive(stream: socket.socket) -> bytes | None:
+    """Reads one message that says its length; None at the end of the stream."""
+    message = bytearray()
+    while len(message) < 8 or len(message) < 8 + int.from_bytes(message[:8], "big"):
+        try:
+            chunk = stream.recv(2**20 if len(message) >= 8 else 8 - len(message))
+        except ConnectionResetError:
+            return None
+        if not chunk:
+            return None
+        message += chunk
+    return bytes(message[8:])
 
 
 def read_answer(answer: bytes, exit_code: int) -> Any:

@@ -6,7 +6,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from memfit.budgets.fork_server import ForkServer
 from memfit.budgets.gpu_table import GPU
 from memfit.errors import InvalidInput, ProcessDied
 from memfit.estimation.cache import is_on, remembered
@@ -20,7 +19,7 @@ from memfit.estimation.recording.recording import Recording
 from memfit.estimation.recording.sending import packed
 from memfit.estimation.recording.specs import fixed_batch, spec_of
 from memfit.estimation.recording.step import Build
-from memfit.estimation.recording_process import recording_process
+from memfit.estimation.recording_process import Recordings, recording_process
 from memfit.estimation.replay.recorded import RecordedSource
 from memfit.estimation.replay.replay import no_collection
 from memfit.estimation.replay.script_builder import build_script
@@ -55,7 +54,7 @@ class Recorder:
         self._model, self._spec = model, spec_of(model, data)
         self._fixed_batch = fixed_batch(model)
         self._waiting = read_waiting(self._spec, data) if device is None else NOTHING_WAITS
-        self._server: ForkServer | None = None
+        self._server: Recordings | None = None
         self._exit = ExitStack()
         self._optimizers = [optimizer.name for optimizer in optimizers_of(model)]
         self._payload = b""

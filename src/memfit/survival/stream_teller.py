@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from memfit.training.progress import PlanningProgress
+from memfit.training.progress import Progress
 from memfit.training.summary import Line
 
 
@@ -33,4 +33,4 @@ class StreamTeller:
 
     def progress(self) -> AbstractContextManager[Any]:
         """Shows what planning does."""
-        return nullcontext() if self._quiet else PlanningProgress(sys.stderr)
+        return nullcontext() if self._quiet else Progress(sys.stderr)

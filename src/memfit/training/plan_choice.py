@@ -75,11 +75,25 @@ def _make_plan(
     memory: int | str | None,
     allow: str,
 ) -> Plan:
-    x, weight = arguments["x"], arguments["sample_weight"]
-    if weight is None and arguments["class_weight"]:
-        weight = np.ones(1, "float32")  # Keras makes a sample weight of every class weight
-    data = (first or x) if keras_data.batches_itself(x) else (x, arguments["y"], weight)
+    x = arguments["x"]
     samples = batch_size_of(x, arguments["batch_size"], first)
     validates = arguments["validation_data"] is not None or bool(arguments["validation_split"])
     validation = (arguments["validation_batch_size"] or samples) if validates else None
-    return make_plan(model, samples, memory, allow, data=data, validation_batch_size=validation)
+    return make_plan(
+        model, samples, memory, allow, data=example_of(arguments, first), validation_batch_size=validation
+    )
+
+
+def example_of(arguments: Mapping[str, Any], first: FirstBatch | None) -> Any:
+    """Returns the data of a call of `fit` as `estimate` and `plan` take it.
+
+    Args:
+        arguments: The arguments by name; those that are missing are None.
+        first: The first batch, where it could be had.
+    """
+    x, weight = arguments.get("x"), arguments.get("sample_weight")
+    if keras_data.batches_itself(x):
+        return first or x
+    if weight is None and arguments.get("class_weight"):
+        weight = np.ones(1, "float32")  # Keras makes a sample weight of every class weight
+    return x, arguments.get("y"), weight

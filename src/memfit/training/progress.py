@@ -1,4 +1,4 @@
-"""What a search for a plan is doing, and for how long: a line that moves in a terminal or a notebook, or lines."""
+"""What something long is doing, and for how long: a line that moves in a terminal or a notebook, or lines."""
 
 import logging
 import shutil
@@ -18,17 +18,19 @@ _STILL = 20.0  # after which a line says that the same is still going on
 _REDRAWN = 0.5
 
 
-class PlanningProgress(logging.Handler):
+class Progress(logging.Handler):
     """Shows on a stream what is logged as progress, while a `with` block lasts.
 
     Args:
         stream: Where to show it; where it is not a terminal, without control codes.
+        what: What is going on.
+        stage: What is done first.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, what: str = "planning", stage: str = "looking at the model") -> None:
         super().__init__(logging.INFO)
         self._stream, self._terminal = stream, stream.isatty()
-        self._stage = "looking at the model"
+        self._what, self._stage = what, stage
         self._begun = time.monotonic()
         self._shown_at = self._begun - _BETWEEN_LINES
         self._shown = ""
@@ -71,7 +73,7 @@ class PlanningProgress(logging.Handler):
 
     def _show(self) -> None:
         now, stage = time.monotonic(), self._stage
-        text = f"memfit: planning, {now - self._begun:.0f} s: {stage}"
+        text = f"memfit: {self._what}, {now - self._begun:.0f} s: {stage}"
         self._notebook = self._notebook or open_notebook_line()
         if self._notebook is not None:
             self._notebook(text)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import keras
 
-from memfit.training.progress import PlanningProgress
+from memfit.training.progress import Progress
 from memfit.training.summary import Line
 
 _told: list[Sequence[Line]] = []  # what was told last in this process: a loop of equal calls tells it once
@@ -56,4 +56,4 @@ class KerasTeller:
 
     def progress(self) -> AbstractContextManager[Any]:
         """Shows progress on the error stream."""
-        return nullcontext() if self._silent else PlanningProgress(sys.stderr)
+        return nullcontext() if self._silent else Progress(sys.stderr)

@@ -1,0 +1,1 @@
+"""Many trainings: trials in processes of their own, side by side as far as memory goes."""
