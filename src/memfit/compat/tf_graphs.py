@@ -172,6 +172,11 @@ def is_concrete_function(thing: object) -> bool:
     return type(thing).__name__ == "ConcreteFunction"
 
 
+def is_traced_function(thing: object) -> bool:
+    """Whether `thing` is what `tf.function` makes: it is traced for every new signature, and counts its traces."""
+    return type(thing).__name__ == "Function" and hasattr(thing, "experimental_get_tracing_count")
+
+
 def is_eager_tensor(thing: object) -> bool:
     """Whether `thing` is a tensor with a value; by its class's name, because `isinstance` runs code of proxies."""
     return type(thing).__name__ == "EagerTensor"
