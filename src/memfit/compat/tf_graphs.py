@@ -6,6 +6,7 @@ Checked with TensorFlow 2.19.0 and 2.21.0.
 import gc
 import sys
 from collections.abc import Iterator, Sequence
+from types import CodeType
 from typing import Any, TypeAlias
 
 # TensorFlow's classes are not typed, and importing them here would import TensorFlow.
@@ -170,6 +171,23 @@ def shapes_in_resource(handle: Any) -> list[tuple[int, ...]]:
 def is_concrete_function(thing: object) -> bool:
     """Whether `thing` is a traced function; by its class's name, because `isinstance` runs code of proxies."""
     return type(thing).__name__ == "ConcreteFunction"
+
+
+def tables_that_keep() -> dict[str, dict[Any, Any]]:
+    """Returns TensorFlow's own tables that keep what a program has traced, by what one calls them."""
+    framework = sys.modules.get("tensorflow.python.framework.ops")
+    scripts = sys.modules.get("tensorflow.python.ops.script_ops")
+    tables = {}
+    if framework is not None:
+        tables["TensorFlow's table of custom gradients"] = framework.gradient_registry._registry
+    if scripts is not None:
+        tables["TensorFlow's table of Python functions"] = scripts._py_funcs._funcs
+    return tables
+
+
+def traces_functions(code: CodeType) -> bool:
+    """Whether this is the code of TensorFlow's that is on the stack exactly while a function is traced."""
+    return code.co_name == "_create_concrete_function" and "polymorphic_function" in code.co_filename
 
 
 def is_traced_function(thing: object) -> bool:

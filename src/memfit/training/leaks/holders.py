@@ -4,12 +4,11 @@ import functools
 import gc
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
     CodeType,
-    FrameType,
     FunctionType,
     GeneratorType,
     MethodType,
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from memfit.compat.tf_graphs import is_eager_tensor, is_traced_function
+from memfit.compat.tf_graphs import is_eager_tensor, is_traced_function, tables_that_keep
 from memfit.training.leaks.user_code import frames_of, is_users, read_locals, users_modules
 from memfit.training.leaks.weighing import size_of
 
@@ -40,11 +39,12 @@ class Holding:
 
     Attributes:
         path: How the user reaches it, such as `trainer.losses`.
-        kind: "container", "array", "cache", "traced function" or "graph".
+        kind: "container", "array", "cache", "traced function", "graph", or "library" for a library's table.
         thing: The object itself.
-        parent: What it was found in: a frame, a module, an object or a container.
+        parent: What it was found in: a function's code, the names of a module, an object or a container.
         name: By which name in there; empty where it is no name.
         size: Its items, or its bytes where it is one object.
+        thread: The thread whose functions count.
     """
 
     path: str
@@ -53,6 +53,16 @@ class Holding:
     parent: Any
     name: str
     size: int
+    thread: int
+
+    @property
+    def key(self) -> object:
+        """What it is known by in the next look: itself, or its name where a longer copy takes its place."""
+        return self.path if self.kind == "array" else (self.kind, id(self.thing))
+
+    def is_gone(self) -> bool:
+        """Whether nothing but this holding keeps it, so that it would be gone without."""
+        return sys.getrefcount(self.thing) <= 2
 
     def items(self) -> Any:
         """Returns the container whose items can be weighed."""
@@ -64,12 +74,13 @@ class Holding:
     def measure(self) -> int:
         """Returns its size now, of what the name refers to now."""
         thing = self.thing
-        if self.name:
-            if isinstance(self.parent, FrameType):
-                thing = self.parent.f_locals.get(self.name, thing)
-            else:
-                names = self.parent if isinstance(self.parent, dict) else getattr(self.parent, "__dict__", {})
-                thing = names.get(self.name, thing)
+        if self.name and isinstance(self.parent, CodeType):
+            for frame in frames_of(self.thread):
+                if frame.f_code is self.parent:
+                    thing = read_locals(frame).get(self.name, thing)
+        elif self.name:
+            names = self.parent if isinstance(self.parent, dict) else getattr(self.parent, "__dict__", {})
+            thing = names.get(self.name, thing)
         return _MEASURES[self.kind](thing)
 
 
@@ -87,6 +98,7 @@ def _entries_of(cache: Any) -> int:
 
 _MEASURES: dict[str, Callable[[Any], int]] = {
     "container": len,
+    "library": len,
     "array": size_of,
     "cache": _entries_of,
     "traced function": _traces_of,
@@ -101,7 +113,7 @@ def find_holdings(thread: int, leave_out: Iterable[Any] = ()) -> list[Holding]:
         thread: The thread whose functions count.
         leave_out: Objects that are not entered, such as what does the looking.
     """
-    walk = _Walk({id(thing) for thing in leave_out})
+    walk = _Walk({id(thing) for thing in leave_out}, thread)
     for names in users_modules():
         walk.enter(names, names, "")
     frames = frames_of(thread)
@@ -110,7 +122,9 @@ def find_holdings(thread: int, leave_out: Iterable[Any] = ()) -> list[Holding]:
         if frame.f_code.co_name != "<module>":
             users = is_users(frame.f_code.co_filename)
             where = "" if users else f" in {frame.f_code.co_name}()"
-            walk.enter(read_locals(frame), frame, where)
+            walk.enter(read_locals(frame), frame.f_code, where)
+    for path, table in tables_that_keep().items():
+        walk.found.append(Holding(path, "library", table, None, "", len(table), thread))
     walk.run()
     return walk.found
 
@@ -118,7 +132,8 @@ def find_holdings(thread: int, leave_out: Iterable[Any] = ()) -> list[Holding]:
 class _Walk:
     """A walk from names to objects, breadth first, so that each is found by its shortest path."""
 
-    def __init__(self, seen: set[int]) -> None:
+    def __init__(self, seen: set[int], thread: int) -> None:
+        self._thread = thread
         self.found: list[Holding] = []
         self._seen = seen
         self._seen |= {id(self), id(seen), id(self.found)}
@@ -128,7 +143,7 @@ class _Walk:
         """Begins at the names of a module or a function."""
         for name, thing in list(names.items()):
             if not name.startswith("__"):
-                self._visit(thing, name + where, parent, name, 0, 0)
+                self._visit(thing, name + where, parent, name, 0, 1 if where else 0)
 
     def run(self) -> None:
         """Walks to the end, or as far as is allowed."""
@@ -144,8 +159,11 @@ class _Walk:
         self._seen.add(id(thing))
         told, enter = _judge(thing, kind)
         if told:
+            if (" in " in path or path == f"self.{name}") and name and not _is_foreign(type(parent)):
+                path = f"{type(parent).__name__}.{name}"  # not by a name that means something elsewhere
             try:
-                self.found.append(Holding(path, told, thing, parent, name, _MEASURES[told](thing)))
+                size = _MEASURES[told](thing)
+                self.found.append(Holding(path, told, thing, parent, name, size, self._thread))
             except Exception:  # an object whose length fails is no holder
                 return
         if enter and depth < _DEEPEST:
@@ -160,7 +178,7 @@ def _judge(thing: Any, kind: type) -> tuple[str, bool]:
         return "container", True
     if issubclass(kind, np.ndarray) or kind in (str, bytes, bytearray) or is_eager_tensor(thing):
         return ("array", False) if size_of(thing) >= _LARGE else ("", False)
-    if isinstance(thing, functools._lru_cache_wrapper):
+    if kind.__name__ == "_lru_cache_wrapper":
         return "cache", False
     if is_traced_function(thing):
         return "traced function", False
@@ -174,10 +192,11 @@ def _judge(thing: Any, kind: type) -> tuple[str, bool]:
 
 
 @functools.lru_cache(maxsize=10_000)
-def _is_foreign(kind: type) -> bool:
+def _is_foreign(kind: Hashable) -> bool:
     """Whether a class is a library's."""
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return kind.__module__ != "__main__" and not (isinstance(file, str) and is_users(file))
+    module = getattr(kind, "__module__", "")
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return module != "__main__" and not (isinstance(file, str) and is_users(file))
 
 
 def _parts_of(thing: Any) -> Iterator[tuple[str, Any, str, Any]]:

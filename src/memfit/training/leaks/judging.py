@@ -9,10 +9,12 @@ from memfit.sizes import Size
 from memfit.training.leaks.law import Series
 from memfit.training.leaks.leak import Leak, advise
 
-# Three GiB in a day. Below it lie the numbers a loop logs: a float of Python takes 32 bytes, a thousand in a second.
+# Three GiB in a day. Below it lie the numbers a loop logs: a Python float takes 32 bytes, a thousand in a second.
 _LEAST = (2 << 20) / 60
 # What holders explain of the growth of the process's memory, before no others are looked for.
 _MOST = 0.8
+# Allocators creep by percents for a while; a tenth of what the process holds, in half of the time, is no creeping.
+_BY_FAR = 0.1
 
 
 @dataclass
@@ -26,6 +28,7 @@ class Track:
         item: Bytes of one item as weighed last.
         opaque: Whether its items hold memory that Python cannot see.
         lines: By which lines it was seen to grow.
+        written: Where the user's code adds to it, as it is written; for what grows in another thread.
     """
 
     path: str
@@ -34,6 +37,7 @@ class Track:
     item: int = 0
     opaque: bool = False
     lines: Counter[str] = field(default_factory=Counter)
+    written: tuple[str, ...] = ()
 
     def weigh(self, item: int, opaque: bool) -> None:
         """Takes what an item weighs."""
@@ -45,9 +49,18 @@ class Track:
         return grown if self.kind == "array" else grown * self.item
 
     @property
+    def line(self) -> str:
+        """The line that lets it grow; as it was seen, unless that only waits for another thread."""
+        seen = [line for line, _ in self.lines.most_common()]
+        both = [line for line in seen if line in self.written]
+        return next(
+            iter([*both, *(self.written if len(self.written) == 1 else ()), *seen, *self.written]), ""
+        )
+
+    @property
     def hides(self) -> bool:
         """Whether its memory has to be measured from outside."""
-        return self.opaque or self.kind in ("traced function", "graph")
+        return self.opaque or self.kind in ("traced function", "graph", "library")
 
 
 def is_growing(track: Track) -> bool:
@@ -57,8 +70,17 @@ def is_growing(track: Track) -> bool:
     return heavy and len(steps) >= 4 and sum(steps) >= len(steps) - 1
 
 
-def judge(tracks: Sequence[Track], memory: Mapping[str, Series], seconds: float) -> list[Leak]:
-    """Returns what leaks, the fastest first."""
+def judge(
+    tracks: Sequence[Track], memory: Mapping[str, Series], lines: Counter[str], seconds: float
+) -> list[Leak]:
+    """Returns what leaks, the fastest first.
+
+    Args:
+        tracks: The holders.
+        memory: The process's memory over time, "host" and "device".
+        lines: By which lines the process's memory was seen to grow.
+        seconds: For how long was watched.
+    """
     growth = {where: _growth(series) for where, series in memory.items()}
     whole = max(growth.values())
     rates = [(track, rate) for track in tracks if (rate := _rate(track, seconds)) is not None]
@@ -75,7 +97,24 @@ def judge(tracks: Sequence[Track], memory: Mapping[str, Series], seconds: float)
     if hidden and rest >= max(_LEAST, (1 - _MOST) * whole):
         track, rate = max(hidden, key=lambda each: (bool(each[0].lines), each[1]))
         found.append(_leak(track, rest, int(rest / rate), growth))
+        rest = 0.0
+    if rest >= (1 - _MOST) * whole:
+        found += _native(memory, lines)
     return found
+
+
+def _native(memory: Mapping[str, Series], lines: Counter[str]) -> list[Leak]:
+    """What grows without a holder: on a device, where every byte is counted, or by far on the host."""
+    for where in ("device", "host"):
+        rate = memory[where].rate()
+        if rate is None or rate < _LEAST:
+            continue
+        grown = rate * (memory[where].times[-1] - memory[where].times[0]) / 2
+        if where == "device" or grown >= _BY_FAR * memory[where].sizes[-1]:
+            line = lines.most_common(1)[0][0] if lines else ""
+            speed = Size(int(60 * rate))
+            return [Leak(where, "native", "no Python object", line, speed, Size(0), advise("native"))]
+    return []
 
 
 def _rate(track: Track, seconds: float) -> float | None:
@@ -92,9 +131,7 @@ def _growth(series: Series) -> float:
     if len(series.times) < 2:
         return 0.0
     half = next(
-        number
-        for number, time in enumerate(series.times)
-        if time >= (series.times[0] + series.times[-1]) / 2
+        number for number, time in enumerate(series.times) if time >= (series.times[0] + series.times[-1]) / 2
     )
     passed = series.times[-1] - series.times[half]
     return max(series.sizes[-1] - min(series.sizes[half:]), 0) / passed if passed else 0.0
@@ -102,7 +139,5 @@ def _growth(series: Series) -> float:
 
 def _leak(track: Track, speed: float, item: int, growth: Mapping[str, float]) -> Leak:
     where = "device" if growth["device"] >= speed / 2 else "host"
-    line = track.lines.most_common(1)[0][0] if track.lines else ""
-    return Leak(
-        where, track.kind, track.path, line, Size(int(60 * speed)), Size(item), advise(track.kind)
-    )
+    line = track.line
+    return Leak(where, track.kind, track.path, line, Size(int(60 * speed)), Size(item), advise(track.kind))

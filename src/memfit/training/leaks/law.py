@@ -1,8 +1,9 @@
 """The law of a leak: what grows in proportion to time, from the middle of what was watched to its end.
 
-It knows no seconds and no bytes. A start, a cache that fills up and a shuffle buffer take a part of the time and then
-stop, so only the second half counts. What is freed again is taken off before: a figure counts only as far as no later
-one is below it. And it has to be more than there ever was before: a list that is emptied now and then is not.
+It knows no seconds and no bytes. A start, a cache that fills up and a shuffle buffer take a part of the time and
+then stop, so only the second half counts. What is freed again is taken off before: a figure counts only as far as
+no later one is below it. And it has to be more than there ever was before: a list that is emptied now and then is
+not.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Which line lets something grow: for a short while, sizes are compared before and behind each line of the user's.
 
-Only the thread that is watched can be traced, and it has to begin that itself: Python's pending calls let it, at the
-next moment between two instructions. Functions of libraries cost one event when they are called, and are left
+Only the thread that is watched can be traced, and it has to begin that itself: Python's pending calls let it, at
+the next moment between two instructions. Functions of libraries cost one event when they are called, and are left
 alone. The events are counted, and the tracing ends when they have cost what they may.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-from memfit.training.leaks.user_code import is_users, place, users_frame
+from memfit.training.leaks.user_code import Traced, is_users, place, users_frame
 
 # What an event costs: measured at 1 to 2 microseconds on a machine of 2020 with other work beside it.
 SECONDS_AN_EVENT = 2e-6
@@ -47,6 +47,7 @@ class LineTrace:
     def start(self) -> bool:
         """Lets the main thread begin; False where it cannot be asked to."""
         _asked.add(self)
+        Traced.count += 1
         return ctypes.pythonapi.Py_AddPendingCall(self._begin, None) == 0
 
     def stop(self) -> None:
@@ -59,7 +60,7 @@ class LineTrace:
         _asked.discard(self)
         # A debugger or a coverage tool that traces already goes first.
         if self.ended or sys.gettrace() is not None or not self._read_sizes():
-            self.ended = True
+            self._end()
             return 0
         frame: FrameType | None = sys._getframe().f_back
         innermost = users_frame(frame)
@@ -105,7 +106,6 @@ class LineTrace:
 
     def _end(self) -> None:
         if not self.ended:
-            self.ended = True
             if getattr(sys.gettrace(), "__self__", None) is self:
                 sys.settrace(None)
             for frame in self._frames:
@@ -113,3 +113,5 @@ class LineTrace:
             self._frames.clear()
             self._measures.clear()
             self._sizes.clear()
+            self.ended = True
+            Traced.count -= 1

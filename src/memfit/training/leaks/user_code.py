@@ -4,11 +4,13 @@ import inspect
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
+
+from memfit.compat.tf_graphs import traces_functions
 
 _PACKAGE = str(Path(__file__).parents[2]) + "/"
 _NAMES = ("stdlib", "platstdlib", "purelib", "platlib")
@@ -64,14 +66,21 @@ def users_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
+class Traced:
+    """Counts who traces. While a function is traced, Python writes the copy of its variables back into it."""
+
+    count = 0
+
+
 def read_locals(frame: FrameType) -> dict[str, Any]:
     """Returns the variables of a frame, and leaves no copy of them behind that would keep them alive."""
     names: Mapping[str, Any] = frame.f_locals
     values = dict(names)
-    # Referred to by the frame and by us: a third one is the user's, who called locals().
-    copied = _COPIES and bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
-    if copied and isinstance(names, dict) and sys.getrefcount(names) <= 3:
-        names.clear()
+    copied = _COPIES and bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED) and isinstance(names, dict)
+    # Referred to by the frame and by us: a third one is the user's, who called locals(). A copy that is written
+    # back must never be emptied: the function would lose its variables.
+    if copied and not Traced.count and frame.f_trace is None and sys.getrefcount(names) <= 3:
+        names.clear()  # type: ignore[attr-defined]
     return values
 
 
@@ -80,8 +89,12 @@ def place(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def lines_outwards(frame: FrameType | None) -> Iterator[str]:
-    """Yields the places of the user's frames, the innermost first."""
-    while (frame := users_frame(frame)) is not None:
-        yield place(frame)
-        frame = frame.f_back
+def line_that_traces(thread: int) -> str:
+    """Returns the user's line that lets TensorFlow trace a function right now; empty where none does."""
+    caller = None
+    for frame in frames_of(thread):
+        if traces_functions(frame.f_code):
+            return "" if caller is None else place(caller)
+        if is_users(frame.f_code.co_filename):
+            caller = frame
+    return ""

@@ -1,54 +1,26 @@
 """`memfit.watch`: finds memory that grows steadily in a loop, as a `with` block and as a Keras callback."""
 
 import logging
-import threading
+import weakref
 from types import TracebackType
 from typing import Any, Self
 
 import keras
 
-from memfit.errors import InvalidInput
 from memfit.training.leaks.leak import Leaks
+from memfit.training.leaks.session import begin, end
 from memfit.training.leaks.watcher import Watcher
 
 _log = logging.getLogger("memfit")
-_lock = threading.Lock()
-_running: list[Watcher] = []
-
-
-def begin() -> Watcher:
-    """Begins to watch this process.
-
-    Raises:
-        InvalidInput: If it is watched already.
-    """
-    with _lock:
-        if _running:
-            raise InvalidInput(
-                "A watch cannot run inside of another: both would look at the same memory",
-                remedy="Watch only the outer loop, and without `memfit run --watch`",
-            )
-        _running.append(Watcher())
-        return _running[0]
-
-
-def end(watcher: Watcher) -> Leaks:
-    """Ends a watch, logs what leaks as warnings, and returns it."""
-    with _lock:
-        _running.remove(watcher)
-    leaks = watcher.stop()
-    for leak in leaks:
-        _log.warning("%s", leak)
-    return leaks
 
 
 class watch(keras.callbacks.Callback):  # noqa: N801 (used as a function: `with memfit.watch():`)
     """Finds memory that grows steadily, what holds it, and the line that lets it grow.
 
-    It watches any loop: `fit`, `predict` or `model(x)` called again and again, a training loop of your own. A thread
-    looks at the memory and at what your names hold, and costs less than 3% of the time. What grew in proportion to
-    time from the middle to the end is a leak; what fills up and stops, or is freed again, is not. Each leak is
-    logged as a warning of the logger "memfit" at the end. A loop of less than about ten seconds shows too little.
+    It watches any loop: `fit`, `predict` or `model(x)` called again and again, a training loop of your own. A
+    thread looks at the memory and at what your names hold, and costs less than 3% of the time. What grew in
+    proportion to time from the middle to the end is a leak; what fills up and stops, or is freed again, is not.
+    Each leak is logged as a warning of the logger "memfit" at the end. Less than about ten seconds show too little.
 
     Attributes:
         leaks: The `Leaks` so far; complete when the block, or the `fit`, has ended.
@@ -79,6 +51,8 @@ class watch(keras.callbacks.Callback):  # noqa: N801 (used as a function: `with 
 
     def __enter__(self) -> Self:
         self._watcher = begin()
+        # A fit that fails never says that it ended: the watch ends with its callback.
+        weakref.finalize(self, end, self._watcher)
         return self
 
     def __exit__(
@@ -87,6 +61,8 @@ class watch(keras.callbacks.Callback):  # noqa: N801 (used as a function: `with 
         if self._watcher is not None:
             watcher, self._watcher = self._watcher, None
             self._leaks = end(watcher)
+            for leak in self._leaks:
+                _log.warning("%s", leak)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Begins to watch."""

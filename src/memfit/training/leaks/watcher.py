@@ -4,24 +4,28 @@ import contextlib
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 import psutil
 
 from memfit.budgets.budget import read_count
 from memfit.compat.tf_runtime import is_initialised
+from memfit.training.leaks.adding_lines import find_adding_lines
 from memfit.training.leaks.holders import Holding, find_holdings
 from memfit.training.leaks.judging import Track, is_growing, judge
 from memfit.training.leaks.law import Series
 from memfit.training.leaks.leak import Leaks
 from memfit.training.leaks.lines import SECONDS_AN_EVENT, LineTrace
+from memfit.training.leaks.user_code import Traced, line_that_traces
 from memfit.training.leaks.weighing import weigh_items
 
 _TICK = 0.1
-# Shares of the time: what looks may cost, and what tracing lines may. With the ticks it stays below two percent.
-_LOOKS, _LINES = 0.015, 0.006
+# Shares of the time: what ticks, looks and tracing lines may cost. Together they stay below three percent.
+_TICKS, _LOOKS, _LINES = 0.004, 0.012, 0.006
 # Tracing shorter than one turn of a loop sees nothing.
 _LEAST_EVENTS = 2000
+_MOST_GLANCED_AT = 30  # holders; those that a loop lets grow are few
 _AT_ONCE = 3  # holders whose lines are looked for together
 
 
@@ -31,6 +35,7 @@ class _Costs:
 
     begun: tuple[float, float] = field(default_factory=lambda: (time.perf_counter(), time.process_time()))
     ticks: float = 0.0
+    first: float = 0.0
     looks: float = 0.0
     lines: float = 0.0
     last_look: float = 0.0
@@ -40,7 +45,7 @@ class _Costs:
         return min(time.perf_counter() - self.begun[0], time.process_time() - self.begun[1])
 
     def total(self) -> float:
-        return self.ticks + self.looks + self.lines
+        return self.ticks + self.first + self.looks + self.lines
 
 
 class Watcher:
@@ -53,13 +58,19 @@ class Watcher:
     def __init__(self) -> None:
         self.costs = _Costs()
         self._thread_id = threading.get_ident()
+        self._debugged = sys.gettrace() is not None
+        Traced.count += self._debugged
         self._in_main = threading.current_thread() is threading.main_thread()
         self._process = psutil.Process()
         self._begun = time.perf_counter()
         self._memory = {"host": Series(), "device": Series()}
-        self._first: dict[str, tuple[float, int]] = {}
-        self._tracks: dict[str, Track] = {}
-        self._trace: tuple[LineTrace, list[Track], float] | None = None
+        self._first: dict[object, tuple[float, int]] = {}
+        self._tracks: dict[object, Track] = {}
+        self._lines: Counter[str] = Counter()
+        self._tracing: Counter[str] = Counter()
+        self._trace: tuple[LineTrace, list[Counter[str]], float] | None = None
+        self._looked = 0
+        self._growing: dict[object, Holding] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memfit.watch", daemon=True)
         self._thread.start()
@@ -71,83 +82,131 @@ class Watcher:
         if self._trace is not None:
             self._trace[0].stop()
             self._take_lines()
+        self._growing.clear()
         self._read_memory()
         self._look()
+        self._growing.clear()
+        Traced.count -= self._debugged
         return self.leaks()
 
     def leaks(self) -> Leaks:
         """Returns what leaks so far."""
         seconds = time.perf_counter() - self._begun
-        found = judge(list(self._tracks.values()), self._memory, seconds)
+        for track in self._tracks.values():
+            if track.kind in ("traced function", "library") and not track.lines:
+                track.lines = self._tracing
+        found = judge(list(self._tracks.values()), self._memory, self._lines, seconds)
         return Leaks(tuple(found), seconds)
 
     def _run(self) -> None:
         while not self._stop.wait(_TICK):
-            begun = time.thread_time()
-            self._read_memory()
-            self._take_lines()
-            self.costs.ticks += time.thread_time() - begun
             elapsed = self.costs.elapsed()
-            if self.costs.looks + self.costs.last_look <= _LOOKS * elapsed:
-                with contextlib.suppress(Exception):  # what watches must not end what is watched
+            with contextlib.suppress(Exception):  # what watches must not fail for what is watched
+                self._take_lines()
+                if self.costs.ticks <= _TICKS * elapsed:
+                    self._tick()
+                if self.costs.looks + self.costs.last_look <= _LOOKS * elapsed:
                     self._find_lines(self._look(), elapsed)
+
+    def _tick(self) -> None:
+        begun = time.thread_time()
+        self._read_memory()
+        self._glance()
+        self._tracing.update(filter(None, [line_that_traces(self._thread_id)]))
+        self.costs.ticks += time.thread_time() - begun
 
     def _read_memory(self) -> None:
         now = time.perf_counter() - self._begun
-        memory = self._process.memory_info()
-        self._memory["host"].add(now, memory.rss - memory.shared)
-        if "tensorflow" in sys.modules and is_initialised():
-            tensorflow = sys.modules["tensorflow"]
-            gpus = tensorflow.config.list_physical_devices("GPU")
-            count = read_count("GPU:0" if gpus else "CPU:0")
-            if count is not None:
-                self._memory["device"].add(now, count.current)
+        self._memory["host"].add(now, self._read_host())
+        device = self._device()
+        count = None if device is None else read_count(device)
+        if count is not None:
+            self._memory["device"].add(now, count.current)
 
-    def _look(self) -> dict[str, Holding]:
+    def _device(self) -> str | None:
+        """The device that trains; None before TensorFlow has started its devices."""
+        tensorflow = sys.modules.get("tensorflow")
+        if not hasattr(tensorflow, "config") or not is_initialised():
+            return None
+        return "GPU:0" if sys.modules["tensorflow"].config.list_physical_devices("GPU") else "CPU:0"
+
+    def _look(self) -> dict[object, Holding]:
         """Takes the sizes of what holds memory; returns those that have grown."""
         begun = time.thread_time()
         now = time.perf_counter() - self._begun
-        grown = {}
-        # A function that calls itself has its names more than once: the outermost counts.
-        found = find_holdings(self._thread_id, (self, self._tracks, self._first, self._memory))
-        for holding in {holding.path: holding for holding in reversed(found)}.values():
-            track = self._tracks.get(holding.path)
+        grown: dict[object, Holding] = {}
+        growing: dict[object, Holding] = {}
+        for holding in find_holdings(
+            self._thread_id, (self, self._tracks, self._first, self._memory, self._growing)
+        ):
+            track = self._tracks.get(holding.key)
             if track is None:
-                first = self._first.setdefault(holding.path, (now, holding.size))
+                first = self._first.setdefault(holding.key, (now, holding.size))
                 if holding.size <= first[1]:
                     continue
-                track = self._tracks[holding.path] = Track(holding.path, holding.kind)
-                track.sizes.add(0.0, 0 if first[0] > 2 * _TICK + now / 4 else first[1])
+                track = self._tracks[holding.key] = Track(holding.path, holding.kind)
+                if first[0] > 0:
+                    # What was not there when watching began had nothing in it.
+                    track.sizes.add(0.0, 0 if self._looked > 1 else first[1])
                 track.sizes.add(*first)
             if holding.size > track.sizes.sizes[-1]:
-                grown[holding.path] = holding
+                grown[holding.key] = holding
                 if holding.kind in ("container", "cache"):
                     track.weigh(*weigh_items(holding.items()))
             track.sizes.add(now, holding.size)
-        self.costs.last_look = time.thread_time() - begun
-        self.costs.looks += self.costs.last_look
+            if len(growing) < _MOST_GLANCED_AT and holding.size > track.sizes.sizes[0]:
+                growing[holding.key] = holding
+        self._growing = growing
+        self._looked += 1
+        cost = time.thread_time() - begun
+        if self.costs.first:
+            self.costs.last_look = cost
+            self.costs.looks += cost
+        else:  # finds out once which modules are the user's
+            self.costs.first = cost
         return grown
 
-    def _find_lines(self, grown: dict[str, Holding], elapsed: float) -> None:
+    def _glance(self) -> None:
+        """Takes the sizes of what has grown before: that costs next to nothing, and a look does not."""
+        now = time.perf_counter() - self._begun
+        for key, holding in list(self._growing.items()):
+            if holding.is_gone():
+                del self._growing[key]
+                continue
+            with contextlib.suppress(Exception):  # changed meanwhile: the next look will tell
+                self._tracks[key].sizes.add(now, holding.measure())
+
+    def _find_lines(self, grown: dict[object, Holding], elapsed: float) -> None:
         """Begins to look for the lines at which the fastest growing holders grow, as far as that may cost."""
         events = int((_LINES * elapsed - self.costs.lines) / SECONDS_AN_EVENT)
         if self._trace is not None or not self._in_main or events < _LEAST_EVENTS:
             return
-        wanted = [self._tracks[path] for path in grown if is_growing(self._tracks[path])]
-        wanted = sorted(wanted, key=lambda track: (sum(track.lines.values()), -track.bytes_grown()))[:_AT_ONCE]
-        if wanted:
-            trace = LineTrace([grown[track.path].measure for track in wanted], events)
+        wanted = [(self._tracks[key], grown[key]) for key in grown if is_growing(self._tracks[key])]
+        wanted.sort(key=lambda each: (sum(each[0].lines.values()), -each[0].bytes_grown()))
+        for track, holding in wanted[:_AT_ONCE]:
+            if not track.written:
+                track.written = tuple(find_adding_lines(holding))
+        measures = [holding.measure for _, holding in wanted[:_AT_ONCE]]
+        lines = [track.lines for track, _ in wanted[:_AT_ONCE]]
+        if not wanted and self._memory["host"].rate() is not None:
+            measures, lines = [self._read_host], [self._lines]
+        if measures:
+            trace = LineTrace(measures, events)
             if trace.start():
-                self._trace = (trace, wanted, time.perf_counter() + max(1.0, 0.2 * elapsed))
+                self._trace = (trace, lines, time.perf_counter() + max(1.0, 0.2 * elapsed))
+
+    def _read_host(self) -> int:
+        memory = self._process.memory_info()
+        return int(memory.rss - memory.shared)
 
     def _take_lines(self) -> None:
         if self._trace is None:
             return
-        trace, tracks, until = self._trace
+        trace, lines, until = self._trace
         if not trace.ended and time.perf_counter() > until:
             trace.stop()
         if trace.ended:
             self.costs.lines += SECONDS_AN_EVENT * trace.events
-            for track, lines in zip(tracks, trace.blamed, strict=True):
-                track.lines += lines
+            for known, seen in zip(lines, trace.blamed, strict=True):
+                known.update(seen)
             self._trace = None

@@ -1,0 +1,111 @@
+"""Twenty loops that leak and twenty that do not: which are told, with the line, and what watching costs.
+
+Every loop runs in a process of its own, for some seconds of processor time, so that other work on the machine, the
+loops beside it included, changes little. The cost is the processor time that watching itself took, its thread's and
+that of tracing lines, as a share of the time that went by.
+
+    python benchmarks/leaks/run.py [NAME ...]
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from machine import SMOKE, write
+from memfit.budgets.fork_server import ForkServer
+from memfit.tables import table
+
+SECONDS = 0.5 if SMOKE else 4.0
+AT_ONCE = 3
+MODULES = ("tensorflow", "keras", "memfit.training.leaks.watch")
+
+
+def watch_loop(name: str, seconds: float, folder: str) -> dict[str, Any]:
+    """Runs a loop under watch: what was told, what it cost."""
+    import sys
+    import time
+
+    sys.path.insert(0, folder)
+
+    import memfit
+    from leaks import clean, leaking
+
+    function = getattr(leaking, name, None) or getattr(clean, name)
+    begun = time.perf_counter(), time.process_time()
+    watched = memfit.watch()
+    with watched:
+        watcher: Any = watched._watcher
+        function(seconds)
+    passed = min(time.perf_counter() - begun[0], time.process_time() - begun[1])
+    leaks = [leak.to_json() for leak in watched.leaks]
+    return {
+        "leaks": leaks,
+        "cost": watcher.costs.total() / passed,
+        "seconds": time.perf_counter() - begun[0],
+        "processor_seconds": time.process_time() - begun[1],
+    }
+
+
+def marked_line(function: Callable[..., Any]) -> str:
+    """Returns the next line from a function's beginning on, or before it in what it uses, that is marked."""
+    file = inspect.getsourcefile(function)
+    source = Path(str(file)).read_text().splitlines()
+    begin = function.__code__.co_firstlineno
+    end = begin + len(inspect.getsource(function).splitlines())
+    marks = [number for number, line in enumerate(source, 1) if line.endswith("# LEAK")]
+    inside = [number for number in marks if begin <= number < end]
+    number = inside[0] if inside else max(number for number in marks if number < begin)
+    return f"{Path(str(file)).name}:{number}"
+
+
+def _watch_all(names: list[str]) -> Iterator[dict[str, Any]]:
+    tasks = [(name, SECONDS, str(Path(__file__).parents[1])) for name in names]
+    if SMOKE:
+        yield from (watch_loop(*task) for task in tasks)
+        return
+    with ForkServer(MODULES, {}) as server, ThreadPoolExecutor(AT_ONCE) as pool:
+        yield from pool.map(lambda task: server.run(watch_loop, task), tasks)
+
+
+def main() -> None:
+    """Runs the loops and prints what was told."""
+    from leaks.clean import CLEAN
+    from leaks.leaking import LEAKING
+
+    asked = sys.argv[1:]
+    figures: list[dict[str, Any]] = []
+    loops = LEAKING[:1] + CLEAN[:1] if SMOKE else LEAKING + CLEAN
+    loops = [function for function in loops if not asked or function.__name__ in asked]
+    for function, seen in zip(loops, _watch_all([function.__name__ for function in loops]), strict=True):
+        name = function.__name__
+        line = marked_line(function) if function in LEAKING else ""
+        told = [Path(leak["line"]).name for leak in seen["leaks"]]
+        right = line in told if line else not told
+        figures.append({"loop": name, "leaks_at": line, "right": right, **seen})
+        holder = "; ".join(f"{leak['holder']} ({leak['kind']})" for leak in seen["leaks"])
+        print(f"{'ok ' if right else 'BAD'} {name:28} {line:15} told: {', '.join(told)} {holder}", flush=True)
+    leaking = [figure for figure in figures if figure["leaks_at"]]
+    clean = [figure for figure in figures if not figure["leaks_at"]]
+    rows = [
+        ["leaks told", f"{sum(bool(f['leaks']) for f in leaking)} of {len(leaking)}"],
+        ["leaks told with the line", f"{sum(f['right'] for f in leaking)} of {len(leaking)}"],
+        ["clean loops without an alarm", f"{sum(f['right'] for f in clean)} of {len(clean)}"],
+        ["cost, mean and most", f"{_mean(figures):.2%}, {max(f['cost'] for f in figures):.2%}"],
+    ]
+    print(table(rows))
+    print("Wanted: at least 18 of 20 with the line, no alarm, less than 3% of the time.")
+    if not asked:
+        print(f"Written to {write('leaks', figures)}")
+
+
+def _mean(figures: list[dict[str, Any]]) -> float:
+    return sum(float(figure["cost"]) for figure in figures) / len(figures)
+
+
+if __name__ == "__main__":
+    main()
