@@ -15,7 +15,7 @@ from leaks.loops import batch, epochs_of, network, turns
 
 def list_of_losses(seconds: float) -> None:
     """Losses are collected as tensors, to be plotted later (tensorflow#32276 and many more)."""
-    model, (x, y) = network(), batch(4096)
+    model, (x, y) = network(), batch(16384)
     losses = []
     for _ in turns(seconds):
         with tf.GradientTape() as tape:
@@ -47,7 +47,7 @@ class KeepsPredictions(keras.callbacks.Callback):
 def callback_that_appends(seconds: float) -> None:
     """Memory grows with every epoch because a callback keeps what it predicts (tensorflow#34876)."""
     model, (x, y) = network(), batch(2048)
-    model.fit(x, y, epochs=10**6, verbose=0, callbacks=[KeepsPredictions(x[:256]), epochs_of(seconds)])
+    model.fit(x, y, epochs=10**6, verbose=0, callbacks=[KeepsPredictions(x), epochs_of(seconds)])
 
 
 def python_number_retraced(seconds: float) -> None:
@@ -98,11 +98,14 @@ def growing_graph(seconds: float) -> None:
 def iterators_never_closed(seconds: float) -> None:
     """A new iterator for every batch, and none of them let go (tensorflow#27414)."""
     x, y = batch()
-    dataset = tf.data.Dataset.from_tensor_slices((x, y)).repeat().shuffle(512).batch(64).prefetch(2)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # else four threads for each, until no more can be had
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).repeat().shuffle(512).batch(64).with_options(options)
     iterators = []
     for _ in turns(seconds):
         iterators.append(iter(dataset))  # LEAK
-        next(iterators[-1])
+        for _ in range(40):
+            next(iterators[-1])
 
 
 class Loader:

@@ -20,7 +20,7 @@ from machine import SMOKE, write
 from memfit.budgets.fork_server import ForkServer
 from memfit.tables import table
 
-SECONDS = 0.5 if SMOKE else 4.0
+SECONDS = 0.5 if SMOKE else 5.0
 AT_ONCE = 3
 MODULES = ("tensorflow", "keras", "memfit.training.leaks.watch")
 
@@ -69,7 +69,7 @@ def _watch_all(names: list[str]) -> Iterator[dict[str, Any]]:
         yield from (watch_loop(*task) for task in tasks)
         return
     with ForkServer(MODULES, {}) as server, ThreadPoolExecutor(AT_ONCE) as pool:
-        yield from pool.map(lambda task: server.run(watch_loop, task), tasks)
+        yield from pool.map(lambda task: server.run(watch_loop, task, timeout=600), tasks)
 
 
 def main() -> None:

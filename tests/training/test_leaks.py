@@ -1,5 +1,6 @@
 """`memfit.watch`: the law, what holds memory, the lines, and loops of `benchmarks/leaks` that leak or do not."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -83,6 +84,8 @@ class _Keeper:
 
 def test_holders_are_found_by_the_names_of_running_functions_down_to_attributes_and_closures() -> None:
     keeper, counts = _Keeper(), {"a": [1, 2, 3]}
+    assert not keeper.kept
+    assert counts
 
     def inner() -> list[int]:
         return hidden
@@ -210,13 +213,11 @@ def _begin_again_and_again() -> tuple[str, int]:
             message = str(error)
 
     class Fails(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_end(self, epoch, logs=None):
             raise KeyError(epoch)
 
-    try:
+    with contextlib.suppress(KeyError):
         model.fit(x, x[:, :1], verbose=0, callbacks=[memfit.watch(), Fails()])
-    except KeyError:
-        pass
     watched = memfit.watch()
     model.fit(x, x[:, :1], verbose=0, callbacks=[watched])
     return message, len(watched.leaks)

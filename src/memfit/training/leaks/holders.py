@@ -72,13 +72,13 @@ class Holding:
         return max(tables, key=len, default=())
 
     def measure(self) -> int:
-        """Returns its size now, of what the name refers to now."""
+        """Returns its size now: of an array, which a longer copy may have replaced, by its name."""
         thing = self.thing
-        if self.name and isinstance(self.parent, CodeType):
+        if self.kind == "array" and isinstance(self.parent, CodeType):
             for frame in frames_of(self.thread):
                 if frame.f_code is self.parent:
                     thing = read_locals(frame).get(self.name, thing)
-        elif self.name:
+        elif self.kind == "array" and self.name:
             names = self.parent if isinstance(self.parent, dict) else getattr(self.parent, "__dict__", {})
             thing = names.get(self.name, thing)
         return _MEASURES[self.kind](thing)
@@ -167,7 +167,8 @@ class _Walk:
             except Exception:  # an object whose length fails is no holder
                 return
         if enter and depth < _DEEPEST:
-            foreign = foreign + 1 if _is_foreign(kind) else foreign if told else 0
+            if kind.__module__ != "builtins":
+                foreign = foreign + 1 if _is_foreign(kind) else 0
             if foreign <= _DEEPEST_IN_LIBRARIES:
                 self._queue.append((thing, path, depth, foreign))
 

@@ -25,6 +25,7 @@ class Track:
         path: How the user reaches it.
         kind: As what it holds memory.
         sizes: Its items (or bytes, of an array) over time.
+        grew: In how many looks it had grown.
         item: Bytes of one item as weighed last.
         opaque: Whether its items hold memory that Python cannot see.
         lines: By which lines it was seen to grow.
@@ -34,6 +35,7 @@ class Track:
     path: str
     kind: str
     sizes: Series = field(default_factory=Series)
+    grew: int = 0
     item: int = 0
     opaque: bool = False
     lines: Counter[str] = field(default_factory=Counter)

@@ -26,6 +26,7 @@ _TICKS, _LOOKS, _LINES = 0.004, 0.012, 0.006
 # Tracing shorter than one turn of a loop sees nothing.
 _LEAST_EVENTS = 2000
 _MOST_GLANCED_AT = 30  # holders; those that a loop lets grow are few
+_WEIGHED = {2**power for power in range(1, 40)}
 _AT_ONCE = 3  # holders whose lines are looked for together
 
 
@@ -151,7 +152,9 @@ class Watcher:
                 track.sizes.add(*first)
             if holding.size > track.sizes.sizes[-1]:
                 grown[holding.key] = holding
-                if holding.kind in ("container", "cache"):
+                track.grew += 1
+                # Weighing takes milliseconds: once it is clear that something grows, and ever less often.
+                if holding.kind in ("container", "cache") and track.grew in _WEIGHED:
                     track.weigh(*weigh_items(holding.items()))
             track.sizes.add(now, holding.size)
             if len(growing) < _MOST_GLANCED_AT and holding.size > track.sizes.sizes[0]:

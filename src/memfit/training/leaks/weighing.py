@@ -11,7 +11,7 @@ import numpy as np
 from memfit.compat.tf_graphs import is_eager_tensor
 
 # An item of more objects than this is weighed only in part.
-_MOST_OBJECTS = 3000
+_MOST_OBJECTS = 1000
 _NOT_ENTERED = (type, ModuleType, CodeType, FrameType, BuiltinFunctionType)
 
 
