@@ -18,6 +18,7 @@ _PRIVATE_MODULES = (
 )
 # Python's own, and names in TensorFlow's format for saved graphs, which is kept stable.
 _PROMISED = {"_replace", "_asdict", "_fields", "_exit", "_MEIPASS", "_class", "_output_shapes", "_Retval"}
+_PROMISED |= {"_getframe", "_current_frames"}
 
 
 @dataclass(frozen=True)

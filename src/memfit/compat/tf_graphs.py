@@ -25,11 +25,9 @@ def forget_gradients_of_dead_graphs() -> None:
     """
     if "tensorflow" not in sys.modules:
         return
-    from tensorflow.python.framework import ops
-
     gc.collect()
     in_use = {id(function.graph) for function in gc.get_objects() if _is_function(function)}
-    registry: dict[str, Any] = ops.gradient_registry._registry
+    registry = _custom_gradients()
     for name in [name for name in registry if name.startswith("CustomGradient-")]:
         graphs = [graph for graph in _graphs(registry[name]["type"]) if hasattr(graph, "outer_graph")]
         if graphs and not any(id(outer) in in_use for graph in graphs for outer in _outwards(graph)):
@@ -175,14 +173,20 @@ def is_concrete_function(thing: object) -> bool:
 
 def tables_that_keep() -> dict[str, dict[Any, Any]]:
     """Returns TensorFlow's own tables that keep what a program has traced, by what one calls them."""
-    framework = sys.modules.get("tensorflow.python.framework.ops")
-    scripts = sys.modules.get("tensorflow.python.ops.script_ops")
-    tables = {}
-    if framework is not None:
-        tables["TensorFlow's table of custom gradients"] = framework.gradient_registry._registry
-    if scripts is not None:
-        tables["TensorFlow's table of Python functions"] = scripts._py_funcs._funcs
-    return tables
+    if "tensorflow.python.ops.script_ops" not in sys.modules:
+        return {}
+    from tensorflow.python.ops import script_ops
+
+    return {
+        "TensorFlow's table of custom gradients": _custom_gradients(),
+        "TensorFlow's table of Python functions": script_ops._py_funcs._funcs,
+    }
+
+
+def _custom_gradients() -> dict[str, Any]:
+    from tensorflow.python.framework import ops
+
+    return ops.gradient_registry._registry
 
 
 def traces_functions(code: CodeType) -> bool:

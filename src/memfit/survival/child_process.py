@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> None:
     process = _Process(settings)
     after_import("keras", process.route_through_memfit)
     if settings.watch:
-        after_import("tensorflow", lambda module: process.watch())
+        after_import("numpy", lambda module: process.watch())
     after_import("memfit.training.fitting", lambda module: process.install_runner())
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, process.stop)
@@ -81,7 +81,7 @@ class _Process:
         before_first_update(keras, self._script, self._record_loop)
 
     def watch(self) -> None:
-        """Begins to look for leaks: what the script imports before TensorFlow is no loop yet."""
+        """Begins to look for leaks, once NumPy is there: TensorFlow reads nothing of the environment before."""
         from memfit.training.leaks.session import begin
 
         self._watcher = begin()

@@ -4,7 +4,7 @@ import functools
 import gc
 import sys
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
@@ -30,6 +30,7 @@ _DEEPEST_IN_LIBRARIES = 2
 # Items of a container are alike when there are many: the first and the last stand for the rest.
 _MANY = 32
 _LARGE = 64 << 10  # bytes from which one array or text is looked at by itself
+_CACHE = type(functools.lru_cache(len))
 _NOTHING_IN_IT = (int, float, complex, bool, type(None), CodeType, BuiltinFunctionType, range, slice)
 
 
@@ -179,7 +180,7 @@ def _judge(thing: Any, kind: type) -> tuple[str, bool]:
         return "container", True
     if issubclass(kind, np.ndarray) or kind in (str, bytes, bytearray) or is_eager_tensor(thing):
         return ("array", False) if size_of(thing) >= _LARGE else ("", False)
-    if kind.__name__ == "_lru_cache_wrapper":
+    if kind is _CACHE:
         return "cache", False
     if is_traced_function(thing):
         return "traced function", False
@@ -192,12 +193,15 @@ def _judge(thing: Any, kind: type) -> tuple[str, bool]:
     return "", True
 
 
-@functools.lru_cache(maxsize=10_000)
-def _is_foreign(kind: Hashable) -> bool:
+_foreign: dict[type, bool] = {}  # classes of the user's own program: few, and there for good
+
+
+def _is_foreign(kind: type) -> bool:
     """Whether a class is a library's."""
-    module = getattr(kind, "__module__", "")
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return module != "__main__" and not (isinstance(file, str) and is_users(file))
+    if kind not in _foreign:
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        _foreign[kind] = kind.__module__ != "__main__" and not (isinstance(file, str) and is_users(file))
+    return _foreign[kind]
 
 
 def _parts_of(thing: Any) -> Iterator[tuple[str, Any, str, Any]]:

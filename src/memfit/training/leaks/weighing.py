@@ -3,7 +3,7 @@
 import gc
 import sys
 from itertools import islice
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from memfit.compat.tf_graphs import is_eager_tensor
 
 # An item of more objects than this is weighed only in part.
 _MOST_OBJECTS = 1000
-_NOT_ENTERED = (type, ModuleType, CodeType, FrameType, BuiltinFunctionType)
+_NOT_ENTERED = (type, ModuleType, CodeType, BuiltinFunctionType)
 
 
 def weigh_items(container: Any) -> tuple[int, bool]:
