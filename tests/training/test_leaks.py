@@ -120,7 +120,7 @@ def test_the_line_that_adds_is_seen_and_functions_keep_their_variables_while_oth
     main = threading.get_ident()
     thread = threading.Thread(target=look)
     thread.start()
-    trace = LineTrace([lambda: len(kept)], most_events=10**6)
+    trace = LineTrace([lambda: len(kept)], most_seconds=60.0)
     assert trace.start()
     total, until = 0, time.monotonic() + 60
     while not trace.ended and time.monotonic() < until:

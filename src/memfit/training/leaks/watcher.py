@@ -16,7 +16,7 @@ from memfit.training.leaks.holders import Holding, find_holdings
 from memfit.training.leaks.judging import Track, is_growing, judge
 from memfit.training.leaks.law import Series
 from memfit.training.leaks.leak import Leaks
-from memfit.training.leaks.lines import SECONDS_AN_EVENT, LineTrace
+from memfit.training.leaks.lines import LOST, LineTrace
 from memfit.training.leaks.user_code import Traced, line_that_traces
 from memfit.training.leaks.weighing import weigh_items
 
@@ -24,7 +24,7 @@ _TICK = 0.1
 # Shares of the time: what ticks, looks and tracing lines may cost. Together they stay below three percent.
 _TICKS, _LOOKS, _LINES = 0.004, 0.012, 0.006
 # Tracing shorter than one turn of a loop sees nothing.
-_LEAST_EVENTS = 2000
+_LEAST_SECONDS = 0.005
 _MOST_GLANCED_AT = 30  # holders; those that a loop lets grow are few
 _WEIGHED = {2**power for power in range(1, 40)}
 _AT_ONCE = 3  # holders whose lines are looked for together
@@ -181,8 +181,8 @@ class Watcher:
 
     def _find_lines(self, grown: dict[object, Holding], elapsed: float) -> None:
         """Begins to look for the lines at which the fastest growing holders grow, as far as that may cost."""
-        events = int((_LINES * elapsed - self.costs.lines) / SECONDS_AN_EVENT)
-        if self._trace is not None or not self._in_main or events < _LEAST_EVENTS:
+        seconds = (_LINES * elapsed - self.costs.lines) / LOST
+        if self._trace is not None or not self._in_main or seconds < _LEAST_SECONDS:
             return
         wanted = [(self._tracks[key], grown[key]) for key in grown if is_growing(self._tracks[key])]
         wanted.sort(key=lambda each: (sum(each[0].lines.values()), -each[0].bytes_grown()))
@@ -194,7 +194,7 @@ class Watcher:
         if not wanted and self._memory["host"].rate() is not None:
             measures, lines = [self._read_host], [self._lines]
         if measures:
-            trace = LineTrace(measures, events)
+            trace = LineTrace(measures, seconds)
             if trace.start():
                 self._trace = (trace, lines, time.perf_counter() + max(1.0, 0.2 * elapsed))
 
@@ -209,7 +209,7 @@ class Watcher:
         if not trace.ended and time.perf_counter() > until:
             trace.stop()
         if trace.ended:
-            self.costs.lines += SECONDS_AN_EVENT * trace.events
+            self.costs.lines += LOST * trace.seconds
             for known, seen in zip(lines, trace.blamed, strict=True):
                 known.update(seen)
             self._trace = None
