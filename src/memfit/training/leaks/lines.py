@@ -16,7 +16,7 @@ from typing import Any
 
 from memfit.training.leaks.user_code import Traced, is_users, place, users_frame
 
-# What a traced thread loses of its processor time: its Python runs at a third to a quarter of the speed.
+# What a traced thread loses of its processor time: assumed, not measured (Python at a quarter of its speed).
 LOST = 0.75
 # Reading the clock takes longer than an event.
 _EVENTS_BETWEEN = 16
