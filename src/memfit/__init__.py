@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from memfit.training.evaluating import evaluate as evaluate
     from memfit.training.fitting import fit as fit
     from memfit.training.guard.events import OutOfMemory as OutOfMemory
+    from memfit.training.leaks.watch import watch as watch
     from memfit.training.monitoring.monitoring import MemoryMonitor as MemoryMonitor
     from memfit.training.predicting import predict as predict
     from memfit.training.records.files import runs as runs
@@ -71,6 +72,7 @@ _HOME = {
     "release": "memfit.budgets.releasing",
     "runs": "memfit.training.records.files",
     "trials": "memfit.searching.trying",
+    "watch": "memfit.training.leaks.watch",
 }
 
 __all__ = ["__version__", *_HOME]

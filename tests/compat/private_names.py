@@ -21,6 +21,7 @@ _PROMISED = {
     "_replace",
     "_asdict",
     "_current_frames",
+    "_getframe",
     "_fields",
     "_exit",
     "_MEIPASS",

@@ -1,6 +1,7 @@
 """Canaries of what memfit uses of TensorFlow's graphs beside its public face."""
 
 import gc
+import traceback
 import weakref
 from collections.abc import Iterator
 
@@ -215,3 +216,43 @@ def test_a_tensor_with_a_value_is_known():
     assert tf_graphs.is_eager_tensor(tf.constant(1.0))
     with tf.Graph().as_default():
         assert not tf_graphs.is_eager_tensor(tf.constant(1.0))
+
+
+@canary(
+    "tf_graphs.tables_that_keep", "ops.gradient_registry._registry", "script_ops._py_funcs", of="tensorflow"
+)
+def test_tables_that_keep_what_was_traced_grow_with_it():
+    before = {name: len(table) for name, table in tf_graphs.tables_that_keep().items()}
+
+    @tf.custom_gradient
+    def double(x):
+        return 2 * x, lambda dy: 2 * dy
+
+    function = tf.function(lambda x: tf.py_function(lambda y: y, [double(x)], tf.float32))
+    function(tf.constant(1.0))
+    after = {name: len(table) for name, table in tf_graphs.tables_that_keep().items()}
+    assert len(after) == 2
+    assert all(after[name] > before[name] for name in after)
+
+
+@canary("tf_graphs.is_traced_function", "polymorphic_function.Function", of="tensorflow")
+def test_a_traced_function_is_known_and_counts_its_traces():
+    function = tf.function(lambda x: x)
+    assert tf_graphs.is_traced_function(function)
+    assert function.experimental_get_tracing_count() == 0
+    assert not tf_graphs.is_traced_function(len)
+
+
+@canary("tf_graphs.traces_functions", "tracing_compilation._create_concrete_function", of="tensorflow")
+def test_the_code_that_traces_is_on_the_stack_while_a_function_is_traced_and_not_while_it_runs():
+    codes = []
+
+    def look():
+        codes.append([frame.f_code for frame, _ in traceback.walk_stack(None)])
+
+    def traced(x):
+        look()
+        return tf.py_function(lambda y: look() or y, [x], tf.float32)
+
+    tf.function(traced)(tf.constant(1.0))
+    assert [any(map(tf_graphs.traces_functions, each)) for each in codes] == [True, False]

@@ -33,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="end where memfit itself fails, instead of training without a plan",
     )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="look for memory that grows steadily; say at the end what holds it",
+    )
     parser.add_argument("--quiet", action="store_true", help="say only what goes wrong")
     parser.add_argument(
         "--json",
@@ -51,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from memfit.survival.supervising import supervise
 
     quiet = args.quiet or args.json
-    settings = RunSettings(args.memory, args.allow, args.strict, quiet=quiet)
+    settings = RunSettings(args.memory, args.allow, args.strict, quiet=quiet, watch=args.watch)
     seen: list[tuple[Path, RunRecord]] = []
 
     def report(records: Sequence[tuple[Path, "RunRecord"]]) -> None:

@@ -6,6 +6,7 @@ Checked with TensorFlow 2.19.0 and 2.21.0.
 import gc
 import sys
 from collections.abc import Iterator, Sequence
+from types import CodeType
 from typing import Any, TypeAlias
 
 # TensorFlow's classes are not typed, and importing them here would import TensorFlow.
@@ -24,11 +25,9 @@ def forget_gradients_of_dead_graphs() -> None:
     """
     if "tensorflow" not in sys.modules:
         return
-    from tensorflow.python.framework import ops
-
     gc.collect()
     in_use = {id(function.graph) for function in gc.get_objects() if _is_function(function)}
-    registry: dict[str, Any] = ops.gradient_registry._registry
+    registry = _custom_gradients()
     for name in [name for name in registry if name.startswith("CustomGradient-")]:
         graphs = [graph for graph in _graphs(registry[name]["type"]) if hasattr(graph, "outer_graph")]
         if graphs and not any(id(outer) in in_use for graph in graphs for outer in _outwards(graph)):
@@ -170,6 +169,34 @@ def shapes_in_resource(handle: Any) -> list[tuple[int, ...]]:
 def is_concrete_function(thing: object) -> bool:
     """Whether `thing` is a traced function; by its class's name, because `isinstance` runs code of proxies."""
     return type(thing).__name__ == "ConcreteFunction"
+
+
+def tables_that_keep() -> dict[str, dict[Any, Any]]:
+    """Returns TensorFlow's own tables that keep what a program has traced, by what one calls them."""
+    if "tensorflow.python.ops.script_ops" not in sys.modules:
+        return {}
+    from tensorflow.python.ops import script_ops
+
+    return {
+        "TensorFlow's table of custom gradients": _custom_gradients(),
+        "TensorFlow's table of Python functions": script_ops._py_funcs._funcs,
+    }
+
+
+def _custom_gradients() -> dict[str, Any]:
+    from tensorflow.python.framework import ops
+
+    return ops.gradient_registry._registry
+
+
+def traces_functions(code: CodeType) -> bool:
+    """Whether this is the code of TensorFlow's that is on the stack exactly while a function is traced."""
+    return code.co_name == "_create_concrete_function" and "polymorphic_function" in code.co_filename
+
+
+def is_traced_function(thing: object) -> bool:
+    """Whether `thing` is what `tf.function` makes: it is traced for every new signature, and counts its traces."""
+    return type(thing).__name__ == "Function" and hasattr(thing, "experimental_get_tracing_count")
 
 
 def is_eager_tensor(thing: object) -> bool:

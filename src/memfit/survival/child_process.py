@@ -23,6 +23,7 @@ from memfit.survival.settings import ProcessSettings
 
 if TYPE_CHECKING:
     from memfit.survival.supervised_runner import SupervisedRunner
+    from memfit.training.leaks.watcher import Watcher
     from memfit.training.records.recorder import Recorder
 
 SETTINGS = "MEMFIT_RUN"  # the environment variable in which the supervisor passes its settings
@@ -40,6 +41,8 @@ def main(arguments: Sequence[str]) -> None:
     seed_what_is_unseeded(settings.seed)
     process = _Process(settings)
     after_import("keras", process.route_through_memfit)
+    if settings.watch:
+        after_import("numpy", lambda module: process.watch())
     after_import("memfit.training.fitting", lambda module: process.install_runner())
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, process.stop)
@@ -56,6 +59,7 @@ class _Process:
         self._runner: SupervisedRunner | None = None
         self._keras_fit: Any = None
         self._loop: Recorder | None = None
+        self._watcher: Watcher | None = None
         self._script = Path(settings.script)
         self._forked = False
         self._stopped_by = int(signal.SIGTERM)
@@ -75,6 +79,23 @@ class _Process:
         for name in ("fit", "evaluate", "predict"):
             intercept(keras.Model, name, functools.partial(self._route, name))
         before_first_update(keras, self._script, self._record_loop)
+
+    def watch(self) -> None:
+        """Begins to look for leaks, once NumPy is there: TensorFlow reads nothing of the environment before."""
+        from memfit.training.leaks.session import begin
+
+        self._watcher = begin()
+
+    def _end_watch(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is None or self._forked:
+            return
+        from memfit.training.leaks.session import end
+
+        leaks = end(watcher)
+        if leaks or not self._settings.quiet:
+            for line in repr(leaks).splitlines():
+                logging.getLogger("memfit").warning("%s", line)
 
     def _record_loop(self, line: str) -> None:
         """Measures a script that trains in a loop of its own; a failure to do so is not the script's."""
@@ -126,6 +147,7 @@ class _Process:
             self._end_by_error(error)
         finally:
             self._end_loop("finished", "")
+            self._end_watch()
             self._finish_writing()
 
     def _end_loop(self, outcome: str, says: str) -> None:

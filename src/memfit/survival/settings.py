@@ -27,6 +27,7 @@ class RunSettings:
         checkpoint_seconds: Seconds between two checkpoints at least.
         seed: What random numbers that the script does not seed are drawn from; None for a new one.
         quiet: Whether to say only what went wrong.
+        watch: Whether to look for memory that grows steadily.
     """
 
     memory: int | str | None = None
@@ -35,6 +36,7 @@ class RunSettings:
     checkpoint_seconds: float = _CHECKPOINT_SECONDS
     seed: int | None = None
     quiet: bool = False
+    watch: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
