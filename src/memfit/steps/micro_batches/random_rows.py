@@ -23,18 +23,26 @@ _LEAST_BYTES = 4
 
 
 class Seeds:
-    """The seeds of a model's random layers, and of Keras's own draws, as they are now."""
+    """The seeds of a model's random layers, and of Keras's own draws, as they are now.
 
-    def __init__(self, model: keras.Model) -> None:
-        shared = shared_seed_generator()
-        generators = [*own_seed_generators(model), *([] if shared is None else [shared])]
-        self._states = [generator.state for generator in generators]
-        self._values: Sequence[Any] = [tf.identity(state.value) for state in self._states]
+    Args:
+        owner: A Keras model, or a loss function, which knows its seeds itself.
+    """
+
+    def __init__(self, owner: Any) -> None:
+        self._states = _states_of(owner) if isinstance(owner, keras.Model) else owner.seed_states
+        self._values: Sequence[Any] = [tf.identity(state) for state in self._states]
 
     def put_back(self) -> None:
         """Lets the next draws be the first ones again."""
         for state, value in zip(self._states, self._values, strict=True):
-            state.value.assign(value)
+            state.assign(value)
+
+
+def _states_of(model: keras.Model) -> list[Any]:
+    shared = shared_seed_generator()
+    generators = [*own_seed_generators(model), *([] if shared is None else [shared])]
+    return [generator.state.value for generator in generators]
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 `find_choices` lists what a step may keep, from the fastest choice to the smallest; each is a `Segments`, plain
 data. `rematerialise` calls a model so that its backward pass keeps no more than that, and a step with segments
-runs inside `run_one_by_one`. These names are all that other packages use. They are loaded on first use:
+runs inside `run_one_by_one`. `find_choices_of_loss` and `differentiate` are the same for any function that returns a loss. These names are all that other packages use. They are loaded on first use:
 `Segments` alone, which plans are made of, needs neither NumPy nor TensorFlow.
 """
 
@@ -12,11 +12,25 @@ from memfit.steps.rematerialisation.segments import Segments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memfit.steps.rematerialisation.choosing.find import find_choices
+    from memfit.steps.rematerialisation.choosing.find import find_choices, find_choices_of_loss
+    from memfit.steps.rematerialisation.loss_call import differentiate
     from memfit.steps.rematerialisation.model_call import rematerialise, run_one_by_one
 
-__all__ = ["Segments", "find_choices", "rematerialise", "run_one_by_one"]
-_MODULES = {"find_choices": "choosing.find", "rematerialise": "model_call", "run_one_by_one": "model_call"}
+__all__ = [
+    "Segments",
+    "differentiate",
+    "find_choices",
+    "find_choices_of_loss",
+    "rematerialise",
+    "run_one_by_one",
+]
+_MODULES = {
+    "differentiate": "loss_call",
+    "find_choices": "choosing.find",
+    "find_choices_of_loss": "choosing.find",
+    "rematerialise": "model_call",
+    "run_one_by_one": "model_call",
+}
 
 
 def __getattr__(name: str) -> object:
