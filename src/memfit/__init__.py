@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from memfit.sizes import Size as Size
     from memfit.training.evaluating import evaluate as evaluate
     from memfit.training.fitting import fit as fit
+    from memfit.training.gradients import gradients as gradients
     from memfit.training.guard.events import OutOfMemory as OutOfMemory
     from memfit.training.monitoring.monitoring import MemoryMonitor as MemoryMonitor
     from memfit.training.predicting import predict as predict
@@ -58,6 +59,7 @@ _HOME = {
     "evaluate": "memfit.training.evaluating",
     "explain": "memfit.planning.explaining",
     "fit": "memfit.training.fitting",
+    "gradients": "memfit.training.gradients",
     "images": "memfit.data.images",
     "estimate": "memfit.estimation.estimating",
     "isolated": "memfit.budgets.isolation",

@@ -82,6 +82,23 @@ def layers_inside(layer: Any) -> list[Any]:
     return list(layer._layers)
 
 
+@contextmanager
+def statistics_left_alone() -> Iterator[None]:
+    """Lets BatchNormalization layers that are called meanwhile normalise as in inference."""
+    import keras
+
+    own = keras.layers.BatchNormalization.call
+
+    def call(layer: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        return own(layer, inputs, training=False, mask=mask)
+
+    keras.layers.BatchNormalization.call = functools.wraps(own)(call)
+    try:
+        yield
+    finally:
+        keras.layers.BatchNormalization.call = own
+
+
 def input_structure(model: Any) -> Any:
     """The inputs of a functional model as its `call` takes them, nested as they are; None where it has none."""
     return getattr(model, "_inputs_struct", None)

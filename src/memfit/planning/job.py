@@ -1,22 +1,27 @@
 """The job a plan is made for: what every lever looks at."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 from memfit.budgets.gpu_table import GPU, present_gpu
 from memfit.errors import CannotTell, InvalidInput
 from memfit.estimation.recording.specs import Spec, mapped, spec_of
+from memfit.estimation.recording.step import Build
 from memfit.planning.fidelity import Fidelity
 from memfit.sizes import Size
-from memfit.steps.installing import why_step_is_fixed
+from memfit.steps.installing import why_not_micro_batches, why_step_is_fixed
 from memfit.steps.micro_batches.exactness import find_difference
+from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import Segments, find_choices
 
 # The batch that is looked at first when the largest one is asked for.
 _REFERENCE_BATCH = 32
 # Samples of the trial whether micro-batches change anything.
 _TRIED_SAMPLES = 5
+# In how many micro-batches a batch is cut when such a step is recorded: the second one is like all later ones.
+RECORDED_PARTS = 2
+_applied: list[Any] = []  # changes to the copy of a model that is recorded; let go of, they would be undone
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,11 @@ class Job:
     device: GPU | None = None
 
     @property
+    def is_fit(self) -> bool:
+        """Whether Keras's `fit` trains; otherwise it is a loop of the user's own."""
+        return True
+
+    @property
     def reference_batch(self) -> int:
         """The batch asked for, or one to begin with where the largest is asked for."""
         return _REFERENCE_BATCH if self.batch_size == "max" else self.batch_size
@@ -50,6 +60,20 @@ class Job:
     def fixed_step(self) -> str | None:
         """Says why no lever can compute the model's step in another way, or None."""
         return why_step_is_fixed(self.model)
+
+    @property
+    def why_not_micro_batches(self) -> str | None:
+        """Says why a batch cannot be cut into micro-batches, or None where it can."""
+        return why_not_micro_batches(self.model)
+
+    @property
+    def updates(self) -> bool:
+        """Whether the step updates the weights, and keeps their gradients until then."""
+        return not (self.model.jit_compile or self.fixed_step is not None)
+
+    def build(self, recipe: Recipe | None) -> Build | None:
+        """Returns what builds the step of a recipe on the copy that is recorded; of None, the model's own."""
+        return None if recipe is None else partial(_build, recipe=recipe)
 
     @cached_property
     def is_compiled(self) -> bool:
@@ -89,7 +113,7 @@ class Job:
         except CannotTell as error:
             return f"it could not be tried in parts ({error})"
         x = batch[0] if isinstance(batch, tuple) else batch
-        return find_difference(self.model, mapped(_vary_whole_numbers, x))
+        return find_difference(self.model, mapped(vary_whole_numbers, x))
 
     def _input_specs(self) -> Any:
         """Tensor specs of the inputs; None where the model tells them itself."""
@@ -102,7 +126,17 @@ class Job:
         return mapped(lambda leaf: tf.TensorSpec((self.reference_batch, *leaf.shape), leaf.dtype), x)
 
 
-def _vary_whole_numbers(array: Any) -> Any:
+def _build(model: Any, recipe: Recipe) -> Any:
+    """Builds the step to record, on the copy of the model in the recorder's process."""
+    from memfit.steps.train_step import build
+
+    changes = recipe.applied(model)
+    changes.__enter__()
+    _applied.append(changes)  # for good: the copy ends with its process
+    return build(model, recipe, parts=None if recipe.micro_batch is None else RECORDED_PARTS)
+
+
+def vary_whole_numbers(array: Any) -> Any:
     """Returns zeros and ones where there are zeros alone: samples that are all the same show nothing if mixed."""
     import numpy as np
 

@@ -50,6 +50,8 @@ class Lever(ABC):
     name: ClassVar[str]
     # Whether `why_not` depends on the data itself, and not only on its shapes and types.
     looks_at_data: ClassVar[bool] = False
+    # Whether it is for the step of any loss function, too, and not only for Keras's `fit`.
+    of_any_step: ClassVar[bool] = False
 
     @abstractmethod
     def fidelity(self, job: Job) -> Fidelity:

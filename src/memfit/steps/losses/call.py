@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from memfit.steps.micro_batches.samples import Samples, slice_samples
 
-_TENSORS = (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, np.ndarray, np.generic)
+_TENSORS = (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, tf.TensorSpec, np.ndarray, np.generic)
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,7 @@ class LossFunction:
         self._function, self.call, self._wanted = function, call, outputs
         self.trainable_variables = list(weights)
         self.jit_compile = jit_compile
+        self.code_module = getattr(function, "__module__", None)
         self.name = getattr(function, "__name__", type(function).__name__)
         self.sums = False  # whether parts of a batch add up to its loss; otherwise their mean does
         self.seen = Seen()
@@ -240,7 +241,7 @@ class LossFunction:
         self.examine(traced.graph)
 
     def watch(self, tensors: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """Computes it as `compute` does, in the graph that is being traced, for `examine` to see what it does there.
+        """Computes it as `compute` does, in the graph that is traced, for `examine` to see what it does.
 
         Raises:
             InvalidInput: If it returns no scalar.

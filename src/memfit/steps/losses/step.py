@@ -107,7 +107,7 @@ class GradientStep:
             found = self._add_up_parts(tensors, self._accumulators)
         if all(gradient is None for gradient in found.gradients):
             raise InvalidInput(
-                "The loss has to be differentiable by the variables that were given, and none of them has a gradient",
+                "The loss must be differentiable by the variables that were given, and none has a gradient",
                 received=self._loss.name,
                 remedy="Compute the loss from them with TensorFlow's or Keras's ops, not with NumPy or argmax",
             )

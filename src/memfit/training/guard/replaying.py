@@ -1,6 +1,7 @@
 """Computing a batch until it succeeds: a step that runs out of memory is rolled back, tightened and done again."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from memfit.steps.recipe import Recipe
@@ -88,7 +89,8 @@ class Replaying:
         while True:
             step = self.step
             step.note()
-            result, lack = attempt(lambda: self._room.measure(self.recipe, lambda: step.compute(data, spec)))
+            compute = partial(step.compute, data, spec)
+            result, lack = attempt(partial(self._room.measure, self.recipe, compute))
             if lack is None:
                 return result
             if step.computing_has_updated:
