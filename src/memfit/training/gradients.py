@@ -20,7 +20,7 @@ from memfit.planning.plan import Plan
 from memfit.planning.planning import read_memory
 from memfit.sizes import Size
 from memfit.steps.losses.call import Call, read_call
-from memfit.steps.losses.function import LossFunction, Weight, weight_of
+from memfit.steps.losses.function import LossFunction, Weight, run_outside, weight_of
 from memfit.steps.losses.step import build_gradients
 from memfit.steps.recipe import Recipe
 from memfit.training.beside import measure_beside
@@ -153,12 +153,11 @@ class GuardedLoss:
 
     def _compute_inside(self, call: Call, tensors: tuple[Any, ...]) -> tuple[Any, list[Any]]:
         """Computes a call that is being traced, in the caller's graph."""
-        with tf.init_scope():
-            known = self._kinds.get(call.key)
-            loss = self._make_loss(call) if known is None else copy.copy(known.loss)
-            _look(loss, tensors)
-            if self._memory is not None and self.plan is None:
-                self._make_plan(loss, tensors)
+        known = self._kinds.get(call.key)
+        loss = self._make_loss(call) if known is None else copy.copy(known.loss)
+        _look(loss, tensors)
+        if self._memory is not None and self.plan is None:
+            run_outside(lambda: self._make_plan(loss, tensors))
         loss.jit_compile = compiles_with_xla(tf.compat.v1.get_default_graph())
         recipe = Recipe() if self.plan is None else self.plan.recipe
         if known is not None:

@@ -77,7 +77,7 @@ def spec_of(model: Any, data: Any = None) -> Spec:
 
     Args:
         model: A compiled Keras model.
-        data: An example in any form that `fit` takes, a `Spec`, or None to read the model's inputs, outputs and loss.
+        data: An example in any form that `fit` takes, a `Spec`, or None to read the model itself.
 
     Raises:
         CannotTell: If a shape is unknown.

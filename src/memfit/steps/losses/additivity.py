@@ -1,8 +1,8 @@
 """Trying, on a few samples, whether the loss and the gradients of a function add up from parts of a batch.
 
 A function says nothing of how its loss is made. So it is computed: once for some samples, once for the same samples
-in parts, by the steps that would train it. Then again with other numbers in the same samples: a loss that is divided
-by the sum of weights, or by what a mask leaves, may add up by chance where all of them are alike.
+in parts, by the steps that would train it. Then again with other numbers in the samples: a loss that is divided by
+the sum of weights, or by what a mask leaves, may add up by chance where all of them are alike.
 """
 
 import copy
@@ -107,6 +107,7 @@ def _compute(loss: LossFunction, samples: Sequence[Any], recipe: Recipe, sums: b
     ]
     step = build_gradients(trial, recipe)
     with statistics_left_alone():
+        trial.look(specs)
         step.trace(specs)
     step.note()
     try:

@@ -1,6 +1,7 @@
 """A function that returns a loss, as plans, recordings and steps see it: like a model, with less to it."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -234,11 +235,8 @@ class LossFunction:
             tf.TensorSpec(tensor.shape, tensor.dtype) if tf.is_tensor(tensor) else tensor
             for tensor in tensors
         ]
-        with tf.init_scope():
-            traced = tf.function(lambda *args: self.watch(args)[0], autograph=False).get_concrete_function(
-                *specs
-            )
-        self.examine(traced.graph)
+        watch = tf.function(lambda *args: self.watch(args)[0], autograph=False)
+        self.examine(run_outside(lambda: watch.get_concrete_function(*specs)).graph)
 
     def watch(self, tensors: Sequence[Any]) -> tuple[Any, list[Any]]:
         """Computes it as `compute` does, in the graph that is traced, for `examine` to see what it does.
@@ -292,6 +290,17 @@ class LossFunction:
             for key, variable in known.items()
             if key not in own
         ]
+
+
+def run_outside(function: Callable[[], Any]) -> Any:
+    """Runs something outside of the graph that this thread may be tracing: another thread has none.
+
+    `tf.init_scope` would stop the tapes of a function that differentiates inside, as WGAN-GP's does.
+    """
+    if tf.executing_eagerly():
+        return function()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function).result()
 
 
 class _Converted:

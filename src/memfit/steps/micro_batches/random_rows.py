@@ -30,7 +30,10 @@ class Seeds:
     """
 
     def __init__(self, owner: Any) -> None:
-        self._states = _states_of(owner) if isinstance(owner, keras.Model) else owner.seed_states
+        own = owner.seed_states if hasattr(owner, "seed_states") else _states_of(owner)
+        shared = shared_seed_generator()
+        states = [*own, *([] if shared is None else [shared.state.value])]
+        self._states = list({id(state): state for state in states}.values())
         self._values: Sequence[Any] = [tf.identity(state) for state in self._states]
 
     def put_back(self) -> None:
@@ -40,9 +43,7 @@ class Seeds:
 
 
 def _states_of(model: keras.Model) -> list[Any]:
-    shared = shared_seed_generator()
-    generators = [*own_seed_generators(model), *([] if shared is None else [shared])]
-    return [generator.state.value for generator in generators]
+    return [generator.state.value for generator in own_seed_generators(model)]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from memfit.steps.rematerialisation.recomputation import is_available, order_seg
 from memfit.steps.rematerialisation.rewrite.sums import split_sums
 from memfit.steps.rematerialisation.rewrite.xla import XlaOrder, XlaStorage, build_flag, make_wait
 from memfit.steps.rematerialisation.segments import Segments
-from memfit.steps.rematerialisation.trace import TensorId, Trace, read_trace
+from memfit.steps.rematerialisation.trace import TensorId, Trace, name_in, read_trace
 
 
 def check_names(forward: Sequence[Op], scope: str, segments: Segments) -> None:
@@ -20,7 +20,7 @@ def check_names(forward: Sequence[Op], scope: str, segments: Segments) -> None:
     Raises:
         InvalidInput: If the model does not have the ops that the segments refer to.
     """
-    names = {op.name.removeprefix(scope) for op in forward}
+    names = {name_in(scope, op) for op in forward}
     wanted = [*(tensor.rpartition(":")[0] for tensor in segments.kept), *segments.starts]
     missing = [name for name in wanted if name not in names]
     if missing:
