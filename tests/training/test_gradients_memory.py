@@ -20,8 +20,9 @@ def network() -> Any:
     keras.utils.set_random_seed(3)
     inputs = x = keras.Input((16,))
     x = layers.Dense(2048)(x)
-    for _ in range(3):
-        x = layers.Activation("tanh")(layers.Dropout(0.2)(x))
+    for _ in range(8):
+        x = layers.Activation("tanh")(x)
+    x = layers.Dropout(0.2)(x)
     x = hunger.Hungry()(layers.BatchNormalization(momentum=0.5)(layers.Dense(4)(x)))
     return keras.Model(inputs, layers.Dense(1)(x))
 

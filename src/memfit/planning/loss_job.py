@@ -7,6 +7,7 @@ from typing import Any
 from memfit.errors import InvalidInput
 from memfit.estimation.recording.specs import Spec
 from memfit.estimation.recording.step import Build
+from memfit.planning.does_not_fit import DoesNotFit
 from memfit.planning.job import RECORDED_PARTS, Job
 from memfit.planning.plan import Plan
 from memfit.planning.planning import make_plan
@@ -110,7 +111,14 @@ def plan_loss(job: LossJob, beside: int, reason: str) -> Plan:
             received=f"memory={job.memory}",
             remedy="Give more memory, or use a smaller network",
         )
-    made = make_plan(replace(job, memory=Size(job.memory - beside)))
+    try:
+        made = make_plan(replace(job, memory=Size(job.memory - beside)))
+    except DoesNotFit as error:
+        if not beside:
+            raise
+        story = f"{error} That is without {Size(beside)} of the {job.memory} that are {reason}."
+        needed = Size(error.smallest_memory + beside)
+        raise DoesNotFit(story, needed, error.largest_batch, error.fidelity) from None
     if not beside:
         return made
     return replace(

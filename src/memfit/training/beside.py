@@ -26,7 +26,7 @@ def measure_beside(loss: LossFunction, tensors: Sequence[Any]) -> tuple[int, str
     count = read_count(device_name())
     to_come = _MOMENTS * _bytes(loss.values) if slots is None else 0
     if count is None:
-        return to_come + (slots or 0), "the optimizer's state"
+        return to_come + (slots or 0), "for the optimizer's state"
     known = _bytes(weight.value for weight in loss.variables)
     batch = _bytes(tensor for tensor in tensors if tf.is_tensor(tensor) and tensor.shape.is_fully_defined())
     in_use = max(0, int(count.current) - known - batch)
