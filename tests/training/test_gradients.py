@@ -357,7 +357,7 @@ def test_inside_a_function_the_gradients_are_the_same_and_that_it_cannot_be_roll
     assert float(inside) == pytest.approx(float(outside), rel=1e-12)
     for one, two in zip(dense(found), dense(expected), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-9)
-    assert [str(event) for event in loss.memory.events][0].startswith("Called inside a tf.function")
+    assert str(loss.memory.events[0]).startswith("Called inside a tf.function")
 
 
 def test_a_shorter_last_batch_is_traced_once_for_any_size():

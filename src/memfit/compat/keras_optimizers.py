@@ -35,8 +35,8 @@ def slot_number(optimizer: Any, variable: Any) -> int:
 
 
 def is_built_for(optimizer: Any, value: Any) -> bool:
-    """Whether an optimizer keeps its state for one of TensorFlow's variables, under whatever face."""
-    return any(getattr(variable, "_value", variable) is value for variable in _trained(optimizer))
+    """Whether an optimizer keeps its state for one of TensorFlow's variables."""
+    return any(variable.value is value for variable in _trained(optimizer))
 
 
 def then_copied(optimizer: Any, copy: Callable[[], None]) -> None:

@@ -61,7 +61,7 @@ class LossJob(Job):
         return why_not
 
     @property
-    def micro_batches_differ(self) -> str | None:  # type: ignore[override]
+    def micro_batches_differ(self) -> str | None:
         """Why micro-batches would give something else than the whole batch, or None."""
         differs: str | None = self.trial.differs
         return differs

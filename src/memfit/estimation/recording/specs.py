@@ -47,7 +47,7 @@ class Spec:
         random = np.random.default_rng(0)
 
         def make(leaf: Leaf) -> Any:
-            shape = leaf.shape_at(size)
+            shape: Any = leaf.shape_at(size)
             if leaf.dtype == "string":
                 return np.full(shape, "")
             if "float" in leaf.dtype:
