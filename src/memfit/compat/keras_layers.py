@@ -52,7 +52,9 @@ def all_layers(model: Any) -> list[Any]:
 
     Of what is no layer itself but has some, as a loss function, all layers in those.
     """
-    roots = [model] if hasattr(model, "_flatten_layers") else model.layers
+    import keras
+
+    roots = [model] if isinstance(model, keras.layers.Layer) else model.layers
     layers = [layer for root in roots for layer in root._flatten_layers()]
     return list({id(layer): layer for layer in layers}.values())
 

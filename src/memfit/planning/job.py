@@ -5,15 +5,20 @@ from functools import cached_property, partial
 from typing import Any, Literal
 
 from memfit.budgets.gpu_table import GPU, present_gpu
-from memfit.errors import CannotTell, InvalidInput
+from memfit.errors import CannotTell, InvalidInput, in_one_line
 from memfit.estimation.recording.specs import Spec, mapped, spec_of
 from memfit.estimation.recording.step import Build
 from memfit.planning.fidelity import Fidelity
 from memfit.sizes import Size
-from memfit.steps.installing import why_not_micro_batches, why_step_is_fixed
+from memfit.steps.installing import (
+    is_custom,
+    why_not_micro_batches,
+    why_not_rematerialised,
+    why_step_is_fixed,
+)
 from memfit.steps.micro_batches.exactness import find_difference
 from memfit.steps.recipe import Recipe
-from memfit.steps.rematerialisation import Segments, find_choices
+from memfit.steps.rematerialisation import Segments, find_choices, find_choices_of_step
 
 # The batch that is looked at first when the largest one is asked for.
 _REFERENCE_BATCH = 32
@@ -94,12 +99,14 @@ class Job:
     @cached_property
     def segment_choices(self) -> tuple[tuple[Segments, ...], str | None]:
         """The choices of segments for rematerialisation, least recomputation first, and why there are none."""
-        if self.fixed_step is not None:
-            return (), self.fixed_step
+        if (reason := why_not_rematerialised(self.model)) is not None:
+            return (), reason
         if self.model.run_eagerly:
             return (), "the model runs eagerly, and only a traced step can be rematerialised"
         compiled = True if self.is_compiled else None
         try:
+            if is_custom(self.model, "train_step"):
+                return self._choose_for_custom_step()
             choices = find_choices(self.model, self.reference_batch, self._input_specs(), compiled=compiled)
         except InvalidInput as error:
             return (), str(error)
@@ -114,6 +121,14 @@ class Job:
             return f"it could not be tried in parts ({error})"
         x = batch[0] if isinstance(batch, tuple) else batch
         return find_difference(self.model, mapped(vary_whole_numbers, x))
+
+    def _choose_for_custom_step(self) -> tuple[tuple[Segments, ...], str | None]:
+        try:
+            spec = self.spec.tensor_specs(self.reference_batch)
+            choices = find_choices_of_step(self.model.train_step, spec, self.reference_batch)
+        except Exception as error:  # whatever a user's step raises when it is traced by itself
+            return (), f"its custom train_step could not be traced: {in_one_line(error)}"
+        return choices, None if choices else "no tensor of its custom train_step is worth computing again"
 
     def _input_specs(self) -> Any:
         """Tensor specs of the inputs; None where the model tells them itself."""

@@ -82,7 +82,7 @@ class TrainStep:
     def _build_body(self, model: keras.Model, recipe: Recipe, parts: int | None) -> Step:
         if is_custom(model, "train_step"):
             self._begun = tf.Variable(False, trainable=False)
-            return watch_updates(model, self._begun)
+            return watch_updates(model, self._begun, recipe.segments)
         if model.jit_compile and not model.run_eagerly:
             return build_body(model, recipe, parts=parts)
         if recipe.immediate_update:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memfit.compat.keras_layers import added_losses, forget_losses
-from memfit.compat.tf_graphs import gradients
+from memfit.compat.tf_graphs import Op, gradients
 from memfit.errors import InvalidInput
 from memfit.steps.rematerialisation.backward_order import list_gradient_ops, order_backward_ops
 from memfit.steps.rematerialisation.rewrite.concats import split_concats
@@ -81,22 +81,43 @@ def trace_call(
             outputs = call(*x)
         outputs = [output for output in outputs if output.dtype.is_floating or output.dtype.is_complex]
         forward = graph.get_operations()[before:]
-        grad_ys = [tf.ones_like(output) for output in outputs]
-        after = len(graph.get_operations())
-        results = gradients(outputs, grad_ys, list(list_weights()), graph)
-        backward = order_backward_ops(forward, graph.get_operations()[after:], list_gradient_ops(results))
-        stock = read_trace(forward, backward, scope, batch_size)
-        backward, results = split_concats(graph.get_operations()[after:], results)
-        backward = order_backward_ops(
-            forward, split_sums(backward), list_gradient_ops(results), by_branch=compiled
-        )
-        traces.append(ModelTrace(stock, read_trace(forward, backward, scope, batch_size)))
+        weights = list(list_weights())
+        traces.append(read_traces(forward, scope, outputs, weights, batch_size, compiled=compiled)[0])
 
     tf.function(step, autograph=False).get_concrete_function(*specs)
-    if not compiled:
-        return traces[0]
-    stock, rewritten = (replace(trace, in_place=False) for trace in (traces[0].stock, traces[0].rewritten))
-    return ModelTrace(stock, rewritten)
+    return traces[0]
+
+
+def read_traces(
+    forward: Sequence[Op],
+    scope: str,
+    outputs: Sequence[Any],
+    weights: Sequence[Any],
+    batch_size: int,
+    *,
+    compiled: bool,
+) -> tuple[ModelTrace, list[Any]]:
+    """Builds the gradients of forward ops in their graph, which is not for running, and reads both traces.
+
+    Returns:
+        The traces, and the gradients.
+    """
+    import tensorflow as tf
+
+    graph = forward[0].graph
+    grad_ys = [tf.ones_like(output) for output in outputs]
+    after = len(graph.get_operations())
+    results = gradients(outputs, grad_ys, list(weights), graph)
+    backward = order_backward_ops(forward, graph.get_operations()[after:], list_gradient_ops(results))
+    stock = read_trace(forward, backward, scope, batch_size)
+    backward, results = split_concats(graph.get_operations()[after:], results)
+    backward = order_backward_ops(
+        forward, split_sums(backward), list_gradient_ops(results), by_branch=compiled
+    )
+    traces = (stock, read_trace(forward, backward, scope, batch_size))
+    if compiled:
+        traces = (replace(traces[0], in_place=False), replace(traces[1], in_place=False))
+    return ModelTrace(*traces), results
 
 
 def _flatten(outputs: Any) -> list[Any]:
