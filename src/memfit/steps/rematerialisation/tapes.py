@@ -15,6 +15,7 @@ from memfit.sizes import Size
 from memfit.steps.rematerialisation.choosing.find import find_in
 from memfit.steps.rematerialisation.choosing.model_trace import read_traces
 from memfit.steps.rematerialisation.model_call import build_gradients
+from memfit.steps.rematerialisation.rewrite.backward import check_known
 from memfit.steps.rematerialisation.segments import Segments
 
 Differentiate = Callable[[Sequence[Op], Any, Sequence[Any]], list[Any]]
@@ -22,12 +23,18 @@ Differentiate = Callable[[Sequence[Op], Any, Sequence[Any]], list[Any]]
 
 @contextmanager
 def rematerialised_tapes(segments: Segments) -> Iterator[None]:
-    """Lets the tapes of a step that is traced meanwhile keep no more than segments say."""
+    """Lets the tapes of a step that is traced meanwhile keep no more than segments say.
+
+    Raises:
+        InvalidInput: If the segments were chosen for another step.
+    """
+    known: set[str] = set()
 
     def differentiate(forward: Sequence[Op], target: Any, weights: Sequence[Any]) -> list[Any]:
         import tensorflow as tf
 
         names = {op.name for op in forward}
+        known.update(names)
         kept = tuple(tensor for tensor in segments.kept if tensor.rpartition(":")[0] in names)
         starts = tuple(start for start in segments.starts if start in names)
         own = replace(segments, kept=kept, starts=starts)
@@ -37,6 +44,7 @@ def rematerialised_tapes(segments: Segments) -> Iterator[None]:
 
     with _replaced_tapes(differentiate):
         yield
+    check_known(known, segments)
 
 
 def find_choices_of_step(step: Callable[[Any], Any], spec: Any, batch_size: int) -> tuple[Segments, ...]:
@@ -59,6 +67,7 @@ def find_choices_of_step(step: Callable[[Any], Any], spec: Any, batch_size: int)
         return gradients
 
     def trace(data: Any) -> None:
+        found.clear()  # a step that makes variables is traced twice
         with _replaced_tapes(differentiate):
             step(data)
 

@@ -12,6 +12,7 @@ from memfit.planning.levers import levers_for
 from memfit.planning.levers.lever import Lever
 from memfit.planning.loss_job import LossJob, first_samples_of, spec_of_call
 from memfit.sizes import Size
+from memfit.steps.installing import is_custom
 from memfit.steps.micro_batches.additivity import agree, has_to_be_checked, losses_whole_and_in_parts
 from memfit.steps.recipe import Recipe
 from memfit.training.batches import count_samples
@@ -76,7 +77,10 @@ class Tightening:
         x = keras.utils.unpack_x_y_sample_weight(data)[0]
         samples = count_samples(x)
         if self._job is None:
-            spec = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), x)
+            seen = (
+                data if is_custom(self._model, "train_step") else x
+            )  # what that step takes is known to it alone
+            spec = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), seen)
             self._job = Job(self._model, samples, Size(0), self._allow, data=spec)
         return self._job, samples
 
