@@ -15,8 +15,9 @@ from memfit.planning.levers import LEVERS
 from memfit.planning.loss_job import LossJob, first_samples_of, spec_of_call
 from memfit.sizes import Size
 from memfit.steps.losses.call import read_call
-from memfit.steps.losses.function import LossFunction, weight_of
+from memfit.steps.losses.function import LossFunction
 from memfit.steps.losses.step import GradientStep, build_gradients
+from memfit.steps.losses.weights import weight_of
 from memfit.steps.recipe import Recipe
 
 BATCH = 10

@@ -155,7 +155,8 @@ def _record_stock(job: Job, recorder: Recorder) -> Recordings:
 
 def _record(job: Job, recorder: Recorder, recipe: Recipe | None, batch_size: int) -> Estimate:
     """Records the step of a recipe, as `steps.build` builds it for `fit` as well; of None, Keras's own."""
-    _progress.info("recording %s, batch %d", "stock Keras's step" if recipe is None else recipe, batch_size)
+    plain = "stock Keras's step" if job.is_fit else "the plain step"
+    _progress.info("recording %s, batch %d", plain if recipe is None else recipe, batch_size)
     return recorder.estimate(batch_size, job.build(recipe))
 
 

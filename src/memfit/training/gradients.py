@@ -20,8 +20,9 @@ from memfit.planning.plan import Plan
 from memfit.planning.planning import read_memory
 from memfit.sizes import Size
 from memfit.steps.losses.call import Call, read_call
-from memfit.steps.losses.function import LossFunction, Weight, run_outside, weight_of
+from memfit.steps.losses.function import LossFunction, run_outside
 from memfit.steps.losses.step import build_gradients
+from memfit.steps.losses.weights import Weight, weight_of
 from memfit.steps.recipe import Recipe
 from memfit.training.beside import measure_beside
 from memfit.training.guard.events import Journal
@@ -113,6 +114,8 @@ class GuardedLoss:
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
 
+    # A caller's tf.function would rewrite memfit's own code; a function that has to be rewritten is in `_trace`.
+    @tf.autograph.experimental.do_not_convert
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
         """Returns what the function returns for a batch, and the gradients, None for a variable that has none."""
         call, tensors = read_call(args, kwargs)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from memfit.compat.keras_layers import layers_called
 from memfit.errors import InvalidInput
 from memfit.steps.losses.call import Call
+from memfit.steps.losses.weights import Weight
 from memfit.steps.writes import WRITES, resources_of, writing
 
 GATHER, SUM, MEAN = "gather", "sum", "mean"
@@ -26,51 +27,6 @@ _UNREPEATABLE = frozenset(
 )
 # What Keras names the state of a seed generator.
 _SEED = "seed_generator_state"
-
-
-@dataclass(frozen=True, eq=False)
-class Weight:
-    """A variable under one face, Keras's or TensorFlow's own.
-
-    Attributes:
-        path: Its name.
-        value: TensorFlow's variable.
-    """
-
-    path: str
-    value: Any
-
-    @property
-    def shape(self) -> Any:
-        """Its shape."""
-        return self.value.shape
-
-    @property
-    def dtype(self) -> str:
-        """The name of its type."""
-        return str(self.value.dtype.name)
-
-    @property
-    def trainable(self) -> bool:
-        """Whether TensorFlow takes it for one that is trained."""
-        return bool(self.value.trainable)
-
-
-def weight_of(variable: Any) -> Weight:
-    """Returns a variable of Keras or TensorFlow as a weight.
-
-    Raises:
-        InvalidInput: If it is no variable.
-    """
-    import keras
-
-    if isinstance(variable, keras.Variable):
-        return Weight(variable.path, variable.value)
-    if isinstance(variable, tf.Variable):
-        return Weight(variable.name.partition(":")[0], variable)
-    raise InvalidInput(
-        "Gradients are those of variables, of Keras or TensorFlow", received=type(variable).__name__
-    )
 
 
 @dataclass

@@ -3,8 +3,9 @@
 `find_choices` lists what a step may keep, from the fastest choice to the smallest; each is a `Segments`, plain
 data. `rematerialise` calls a model so that its backward pass keeps no more than that, and a step with segments
 runs inside `run_one_by_one`. `find_choices_of_loss` and `differentiate` are the same for any function that returns
-a loss, `find_choices_of_step` and `rematerialised_tapes` for a step with tapes of its own. These names are all that other packages use. They are loaded on first use:
-`Segments` alone, which plans are made of, needs neither NumPy nor TensorFlow.
+a loss, `find_choices_of_step` and `rematerialised_tapes` for a step with tapes of its own. These names are all that
+other packages use. They are loaded on first use: `Segments` alone, which plans are made of, needs neither NumPy nor
+TensorFlow.
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
 """The tapes of a step that someone else wrote: its gradients, with activations computed again.
 
 A custom `train_step` calls `tape.gradient` once, or once for each of its networks. While such a step is traced,
-`tf.GradientTape.gradient` is replaced: it gets the ops since the last gradient, builds the same gradients, and rewrites
-them. It sees ops, not layers, so that it does not matter what the step calls.
+`tf.GradientTape.gradient` is replaced: it takes the ops since the last gradient, builds the same gradients, and
+rewrites them. It sees ops, not layers, so that it does not matter what the step calls.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -110,7 +110,7 @@ def _replaced_tapes(differentiate: Differentiate) -> Iterator[None]:
     graph = tf.compat.v1.get_default_graph()
     own = {name: getattr(tf.GradientTape, name) for name in ("__enter__", "__exit__", "gradient")}
     depth, done = 0, len(graph.get_operations())
-    kept_twice: set[int] = set()
+    differentiated: set[int] = set()
 
     def enter(tape: Any) -> Any:
         nonlocal depth
@@ -129,9 +129,9 @@ def _replaced_tapes(differentiate: Differentiate) -> Iterator[None]:
         if plain or not _is_plain_loss(target) or not all(isinstance(w, tf.Variable) for w in weights):
             return own["gradient"](tape, target, sources, *args, **kwargs)
         forward = graph.get_operations()[done:]
-        if id(tape) in kept_twice or target.op not in set(forward) or compiles_with_xla(graph):
+        if id(tape) in differentiated or target.op not in set(forward) or compiles_with_xla(graph):
             return own["gradient"](tape, target, sources)
-        kept_twice.add(id(tape))  # a persistent tape's next gradient reads the same activations
+        differentiated.add(id(tape))  # a persistent tape's next gradient reads the same activations
         gradients = differentiate(forward, target, weights)
         done = len(graph.get_operations())
         return tf.nest.pack_sequence_as(sources, gradients)
