@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from memfit.sizes import Size as Size
     from memfit.training.evaluating import evaluate as evaluate
     from memfit.training.fitting import fit as fit
+    from memfit.training.gradients import gradients as gradients
     from memfit.training.guard.events import OutOfMemory as OutOfMemory
     from memfit.training.leaks.watch import watch as watch
     from memfit.training.monitoring.monitoring import MemoryMonitor as MemoryMonitor
@@ -61,6 +62,7 @@ _HOME = {
     "evaluate": "memfit.training.evaluating",
     "explain": "memfit.planning.explaining",
     "fit": "memfit.training.fitting",
+    "gradients": "memfit.training.gradients",
     "images": "memfit.data.images",
     "estimate": "memfit.estimation.estimating",
     "isolate": "memfit.searching.isolating",

@@ -217,3 +217,23 @@ def test_recurrent_layers_that_do_not_run_on_cudnn_loop():
         keras.layers.GRU(2, name="loop", activation="relu"),
     ]
     assert keras_layers.loops(keras.Sequential([keras.Input((3, 2)), *layers])) == ["loop"]
+
+
+@canary("keras_layers.layers_called", "Layer.__call__", of="keras")
+def test_called_layers_are_seen(nested):
+    with keras_layers.layers_called() as called:
+        nested(np.ones((2, 4)))
+    nested(np.ones((2, 4)))
+    assert [layer.name for layer in called[1:]] == ["inside", "deep", "last"]
+
+
+@canary("keras_layers.statistics_left_alone", "BatchNormalization.call", of="keras")
+def test_statistics_can_be_left_alone():
+    layer = keras.layers.BatchNormalization()
+    layer.build((None, 4))
+    before = layer.moving_mean.numpy()
+    with keras_layers.statistics_left_alone():
+        layer(np.ones((2, 4)), training=True)
+    np.testing.assert_array_equal(layer.moving_mean.numpy(), before)
+    layer(np.ones((2, 4)), training=True)
+    assert not np.array_equal(layer.moving_mean.numpy(), before)

@@ -51,3 +51,12 @@ def test_a_function_is_called_after_the_updates(variables, adam):
     keras_optimizers.then_copied(adam, lambda: values.append(float(variables[1][0])))
     adam.apply([tf.ones([2]), tf.ones([1])], variables)
     assert values == [pytest.approx(2.999)]
+
+
+@canary("keras_optimizers.is_built_for", "Optimizer._trainable_variables", of="keras")
+def test_an_optimizer_is_known_by_the_variables_it_keeps_state_for():
+    one, two, optimizer = keras.Variable(1.0), keras.Variable(2.0), keras.optimizers.Adam()
+    assert not keras_optimizers.is_built_for(optimizer, one.value)
+    optimizer.build([one])
+    assert keras_optimizers.is_built_for(optimizer, one.value)
+    assert not keras_optimizers.is_built_for(optimizer, two.value)

@@ -130,8 +130,9 @@ def test_a_plan_computes_convolutions_in_parts_where_segments_alone_do_not_fit(s
     from dataclasses import replace
     from functools import partial
 
+    from memfit.planning.job import _build
     from memfit.planning.plan import Plan
-    from memfit.planning.planning import _build, plan
+    from memfit.planning.planning import plan
     from memfit.steps.recipe import Recipe
     from memfit.steps.rematerialisation import find_choices
 

@@ -226,6 +226,7 @@ def test_a_loop_without_fit_is_measured_and_said_not_to_be_changed(tmp_path: Pat
     assert told(done.stderr) == (
         "memfit: train.py, line 13: trains in a loop of its own, not with fit()\n"
         "memfit: memfit cannot change such a loop: no plan, no checkpoints, no limit\n"
+        "memfit: a loss function under @memfit.gradients(variables) is planned and guarded\n"
         "memfit: it still measures what the loop takes against SIZE, and explains an OOM\n"
         "memfit: custom loop: finished\n"
         "memfit:   peak      SIZE measured, SIZE over the budget of SIZE\n"

@@ -64,8 +64,10 @@ def test_with_batch_statistics_and_near_allowed_micro_batches_come_last_and_are_
     assert "near, not exact" in way[-1][1]
 
 
-def test_a_custom_step_has_no_tighter_one() -> None:
-    assert way_down(network(False, custom=True), Fidelity.NEAR) == []
+def test_a_custom_step_is_rematerialised_and_never_cut() -> None:
+    found = [recipe for recipe, _ in way_down(network(False, custom=True), Fidelity.NEAR)]
+    assert found
+    assert all(recipe.segments is not None and recipe.micro_batch is None for recipe in found)
 
 
 def test_a_loss_that_does_not_add_up_is_not_cut_under_an_exact_plan() -> None:

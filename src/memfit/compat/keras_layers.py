@@ -3,6 +3,8 @@
 Checked with Keras 3.12.0 and 3.15.1.
 """
 
+import functools
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -46,13 +48,57 @@ def forget_losses(model: Any) -> None:
 
 
 def all_layers(model: Any) -> list[Any]:
-    """The model and every layer in it, however deeply nested, each once."""
-    return list(model._flatten_layers())
+    """The model and every layer in it, however deeply nested, each once.
+
+    Of what is no layer itself but has some, as a loss function, all layers in those.
+    """
+    import keras
+
+    roots = [model] if isinstance(model, keras.layers.Layer) else model.layers
+    layers = [layer for root in roots for layer in root._flatten_layers()]
+    return list({id(layer): layer for layer in layers}.values())
+
+
+@contextmanager
+def layers_called() -> Iterator[list[Any]]:
+    """Yields a list that gets every layer that this thread calls meanwhile, each once."""
+    import keras
+
+    own, thread = keras.layers.Layer.__call__, threading.get_ident()
+    called: list[Any] = []
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == thread and not any(layer is other for other in called):
+            called.append(layer)
+        return own(layer, *args, **kwargs)
+
+    keras.layers.Layer.__call__ = functools.wraps(own)(call)
+    try:
+        yield called
+    finally:
+        keras.layers.Layer.__call__ = own
 
 
 def layers_inside(layer: Any) -> list[Any]:
     """The layers directly inside of a layer or a model."""
     return list(layer._layers)
+
+
+@contextmanager
+def statistics_left_alone() -> Iterator[None]:
+    """Lets BatchNormalization layers that are called meanwhile normalise as in inference."""
+    import keras
+
+    own = keras.layers.BatchNormalization.call
+
+    def call(layer: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        return own(layer, inputs, training=False, mask=mask)
+
+    keras.layers.BatchNormalization.call = functools.wraps(own)(call)
+    try:
+        yield
+    finally:
+        keras.layers.BatchNormalization.call = own
 
 
 def input_structure(model: Any) -> Any:

@@ -34,6 +34,11 @@ def slot_number(optimizer: Any, variable: Any) -> int:
     return int(optimizer._get_variable_index(variable))
 
 
+def is_built_for(optimizer: Any, value: Any) -> bool:
+    """Whether an optimizer keeps its state for one of TensorFlow's variables."""
+    return any(variable.value is value for variable in _trained(optimizer))
+
+
 def then_copied(optimizer: Any, copy: Callable[[], None]) -> None:
     """Calls `copy` whenever an optimizer has gone through the updates of its variables."""
     update_all = optimizer._backend_update_step

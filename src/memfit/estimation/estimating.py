@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from memfit.budgets.gpu_table import GPU, find_gpu
+from memfit.errors import InvalidInput
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.step import Build
@@ -16,8 +17,8 @@ _FAR = 2
 
 def estimate(
     model: Any,
-    batch_size: int,
-    *,
+    batch_size: Any,
+    *more: Any,
     data: Any = None,
     device: str | None = None,
     build: Build | None = None,
@@ -29,8 +30,9 @@ def estimate(
     TensorFlow's allocator. Nothing of the caller's model, seeds or Keras settings changes.
 
     Args:
-        model: A compiled Keras 3 model.
-        batch_size: Samples in a training step.
+        model: A compiled Keras 3 model, or a function under `memfit.gradients`.
+        batch_size: Samples in a training step; for a function its first argument, a tensor or a `tf.TensorSpec`.
+        more: The further arguments of a function.
         data: What `fit` gets, (x, y) or a dataset, or an example of it. Only shapes and types are read; on a CPU
             the size of arrays counts, because `fit` copies them.
         device: Name of a GPU the figures are for, such as "RTX 3060"; the GPU of this machine, if there is one,
@@ -53,6 +55,11 @@ def estimate(
         est.peak, est.max_batch("8GiB")
         ```
     """
+    if hasattr(model, "estimate_call"):
+        of_function: Estimate = model.estimate_call(batch_size, *more)
+        return of_function
+    if more:
+        raise InvalidInput("A model is estimated for one batch size", received=f"{1 + len(more)} arguments")
     return _Recorded(model, data, find_gpu(device), build)(batch_size)
 
 

@@ -17,7 +17,7 @@ from memfit.estimation.optimizers import optimizers_of
 from memfit.estimation.recording.record import record
 from memfit.estimation.recording.recording import Recording
 from memfit.estimation.recording.sending import packed
-from memfit.estimation.recording.specs import fixed_batch, spec_of
+from memfit.estimation.recording.specs import Spec, fixed_batch, spec_of
 from memfit.estimation.recording.step import Build
 from memfit.estimation.recording_process import Recordings, recording_process
 from memfit.estimation.replay.recorded import RecordedSource
@@ -39,8 +39,8 @@ class Recorder:
     model.
 
     Args:
-        model: A compiled Keras model.
-        data: An example of the training data, or None.
+        model: A compiled Keras model, or a loss function (`steps.losses`).
+        data: An example of the training data, or None; the `Spec` of a loss function's tensors.
         device: A GPU to ask about; None for this machine's CPU.
 
     Raises:
@@ -53,7 +53,9 @@ class Recorder:
         _check(model)
         self._model, self._spec = model, spec_of(model, data)
         self._fixed_batch = fixed_batch(model)
-        self._waiting = read_waiting(self._spec, data) if device is None else NOTHING_WAITS
+        # A loop that calls a loss function has a pipeline of its own, if it has one.
+        piped = device is None and not isinstance(data, Spec)
+        self._waiting = read_waiting(self._spec, data) if piped else NOTHING_WAITS
         self._server: Recordings | None = None
         self._exit = ExitStack()
         self._optimizers = [optimizer.name for optimizer in optimizers_of(model)]
@@ -106,6 +108,8 @@ class Recorder:
             source.text += not_compiled
             return Estimate(batch_size, phase, source, others, waiting=self._waiting)
 
+        if not hasattr(self._model, "test_step"):  # a loss function, which only trains
+            return estimate_phase("train", None)
         return estimate_phase("train", _Once(partial(estimate_phase, others=None)))
 
     def _key(self, build: Build | None, batch_size: int, phase: str) -> tuple[Any, ...] | None:

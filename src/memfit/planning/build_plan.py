@@ -7,7 +7,7 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.job import Job
 from memfit.planning.layer_names import layer_names
-from memfit.planning.levers import LEVERS
+from memfit.planning.levers import levers_for
 from memfit.planning.levers.lever import Facts, Lever
 from memfit.planning.levers.micro_batches import list_sizes
 from memfit.planning.plan import LeverRow, Plan
@@ -72,7 +72,7 @@ def list_rows(
         facts: What recordings have shown.
         unused: Why a lever is not used that could be.
     """
-    return tuple(_describe(lever, job, recipe, batch_size, facts, unused) for lever in LEVERS)
+    return tuple(_describe(lever, job, recipe, batch_size, facts, unused) for lever in levers_for(job))
 
 
 def _describe(lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Facts, unused: str) -> LeverRow:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
-from memfit.planning.levers import LEVERS
+from memfit.planning.levers import LEVERS, levers_for
 from memfit.planning.levers.lever import Facts
 from memfit.steps.recipe import Recipe
 
@@ -38,7 +38,7 @@ class Candidate:
 def list_recipes(job: Job, batch_size: int, allow: Fidelity) -> list[Recipe]:
     """Lists every combination of what the levers offer, stock Keras's own step first."""
     recipes = [Recipe()]
-    for lever in LEVERS:
+    for lever in levers_for(job):
         if lever.fidelity(job) <= allow and lever.why_not(job) is None:
             recipes += [more for recipe in recipes for more in lever.offer(job, recipe, batch_size)]
     return recipes

@@ -1,22 +1,32 @@
 """The job a plan is made for: what every lever looks at."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 from memfit.budgets.gpu_table import GPU, present_gpu
 from memfit.data.peeking import FirstBatch
-from memfit.errors import CannotTell, InvalidInput
+from memfit.errors import CannotTell, InvalidInput, in_one_line
 from memfit.estimation.recording.specs import Spec, mapped, spec_of
+from memfit.estimation.recording.step import Build
 from memfit.planning.fidelity import Fidelity
 from memfit.sizes import Size
-from memfit.steps.installing import why_step_is_fixed
+from memfit.steps.installing import (
+    is_custom,
+    why_not_micro_batches,
+    why_not_rematerialised,
+    why_step_is_fixed,
+)
 from memfit.steps.micro_batches.additivity import TRIED_SAMPLES, find_loss_difference, has_to_be_checked
 from memfit.steps.micro_batches.exactness import find_difference
-from memfit.steps.rematerialisation import Segments, find_choices
+from memfit.steps.recipe import Recipe
+from memfit.steps.rematerialisation import Segments, find_choices, find_choices_of_step
 
 # The batch that is looked at first when the largest one is asked for.
 _REFERENCE_BATCH = 32
+# In how many micro-batches a batch is cut when such a step is recorded: the second one is like all later ones.
+RECORDED_PARTS = 2
+_applied: list[Any] = []  # changes to the copy of a model that is recorded; let go of, they would be undone
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,11 @@ class Job:
     device: GPU | None = None
 
     @property
+    def is_fit(self) -> bool:
+        """Whether Keras's `fit` trains; otherwise it is a loop of the user's own."""
+        return True
+
+    @property
     def reference_batch(self) -> int:
         """The batch asked for, or one to begin with where the largest is asked for."""
         return _REFERENCE_BATCH if self.batch_size == "max" else self.batch_size
@@ -50,6 +65,20 @@ class Job:
     def fixed_step(self) -> str | None:
         """Says why no lever can compute the model's step in another way, or None."""
         return why_step_is_fixed(self.model)
+
+    @property
+    def why_not_micro_batches(self) -> str | None:
+        """Says why a batch cannot be cut into micro-batches, or None where it can."""
+        return why_not_micro_batches(self.model)
+
+    @property
+    def updates(self) -> bool:
+        """Whether the step updates the weights, and keeps their gradients until then."""
+        return not (self.model.jit_compile or self.fixed_step is not None)
+
+    def build(self, recipe: Recipe | None) -> Build | None:
+        """Returns what builds the step of a recipe on the copy that is recorded; of None, the model's own."""
+        return None if recipe is None else partial(_build, recipe=recipe)
 
     @cached_property
     def is_compiled(self) -> bool:
@@ -70,12 +99,14 @@ class Job:
     @cached_property
     def segment_choices(self) -> tuple[tuple[Segments, ...], str | None]:
         """The choices of segments for rematerialisation, least recomputation first, and why there are none."""
-        if self.fixed_step is not None:
-            return (), self.fixed_step
+        if (reason := why_not_rematerialised(self.model)) is not None:
+            return (), reason
         if self.model.run_eagerly:
             return (), "the model runs eagerly, and only a traced step can be rematerialised"
         compiled = True if self.is_compiled else None
         try:
+            if is_custom(self.model, "train_step"):
+                return self._choose_for_custom_step()
             choices = find_choices(self.model, self.reference_batch, self._input_specs(), compiled=compiled)
         except InvalidInput as error:
             return (), str(error)
@@ -93,7 +124,7 @@ class Job:
     @cached_property
     def losses_differ(self) -> str | None:
         """How the loss of a batch differs from that of its parts, or None; tried on real samples, if any."""
-        if self.fixed_step is not None or not has_to_be_checked(self.model):
+        if self.why_not_micro_batches is not None or not has_to_be_checked(self.model):
             return None
         data = self.data.batch if isinstance(self.data, FirstBatch) else self.data
         try:
@@ -102,7 +133,15 @@ class Job:
             return f"its loss could not be tried in parts ({error})"
 
     def _make_samples(self) -> Any:
-        return mapped(_vary_whole_numbers, self.spec.batch(TRIED_SAMPLES))
+        return mapped(vary_whole_numbers, self.spec.batch(TRIED_SAMPLES))
+
+    def _choose_for_custom_step(self) -> tuple[tuple[Segments, ...], str | None]:
+        try:
+            spec = self.spec.tensor_specs(self.reference_batch)
+            choices = find_choices_of_step(self.model.train_step, spec, self.reference_batch)
+        except Exception as error:  # whatever a user's step raises when it is traced by itself
+            return (), f"its custom train_step could not be traced: {in_one_line(error)}"
+        return choices, None if choices else "no tensor of its custom train_step is worth computing again"
 
     def _input_specs(self) -> Any:
         """Tensor specs of the inputs; None where the model tells them itself."""
@@ -127,7 +166,17 @@ def _has_samples(data: Any) -> bool:
     )
 
 
-def _vary_whole_numbers(array: Any) -> Any:
+def _build(model: Any, recipe: Recipe) -> Any:
+    """Builds the step to record, on the copy of the model in the recorder's process."""
+    from memfit.steps.train_step import build
+
+    changes = recipe.applied(model)
+    changes.__enter__()
+    _applied.append(changes)  # for good: the copy ends with its process
+    return build(model, recipe, parts=None if recipe.micro_batch is None else RECORDED_PARTS)
+
+
+def vary_whole_numbers(array: Any) -> Any:
     """Returns zeros and ones where there are zeros alone: samples that are all the same show nothing if mixed."""
     import numpy as np
 

@@ -38,7 +38,7 @@ def with_names_of(model: Any, segments: Segments, names: tuple[str, ...]) -> Seg
 def _renamed(op: str, model: Any, old_names: dict[int, str]) -> str:
     """Renames the layers that an op's name begins with; ops behind them may be named like layers and are left."""
     parts = op.split("/")
-    inside = [model]
+    inside = [model, *layers_inside(model)]  # a custom step may call the layers themselves
     for place, part in enumerate(parts):
         by_name = {old_names[id(layer)]: layer for layer in inside}
         # A layer that is called again has the number of the call behind its name.

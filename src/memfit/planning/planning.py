@@ -23,17 +23,16 @@ from memfit.planning.bound import sample_bytes, upper_bound
 from memfit.planning.build_plan import build_plan, build_stock_plan
 from memfit.planning.candidates import Candidate, choose_best
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.job import Job
-from memfit.planning.levers import LEVERS
+from memfit.planning.job import RECORDED_PARTS, Job
+from memfit.planning.levers import levers_for
 from memfit.planning.plan import Plan
-from memfit.planning.recordings import RECORDED_PARTS, Recordings
+from memfit.planning.recordings import Recordings
 from memfit.planning.refusal import refuse
 from memfit.planning.search import list_recorded, record_tightest, search_largest_batch, search_recipe
 from memfit.sizes import Size
 from memfit.steps.recipe import Recipe
 
 _progress = logging.getLogger("memfit.progress")
-_applied: list[Any] = []  # changes to the copy of a model that is recorded; let go of, they would be undone
 
 
 def plan(
@@ -77,7 +76,7 @@ def plan(
     else:
         check_batch(only, batch_size)
     card = find_gpu(device)
-    available = card.usable if card and device and memory is None else _read_memory(memory)
+    available = card.usable if card and device and memory is None else read_memory(memory)
     _check_weights(model, available)
     job = Job(model, batch_size, available, Fidelity.read(allow), data, validation_batch_size, card)
     if batch_size != "max" and device is None:
@@ -86,7 +85,7 @@ def plan(
             return build_stock_plan(job, batch_size, bound)
     take_one_region()  # a trial of micro-batches would break an arena into regions that no large tensor fits
     made, when = remembered(
-        _key(job), lambda: _make(job), about=f"plan, batch {batch_size}, {available}: {model.name}"
+        _key(job), lambda: make_plan(job), about=f"plan, batch {batch_size}, {available}: {model.name}"
     )
     if when is None:
         return made
@@ -112,13 +111,19 @@ def _key(job: Job) -> tuple[Any, ...] | None:
     name = fingerprint(job.model, spec_of(job.model, job.data)) if is_on() and job.model.built else None
     if name is None:
         return None
-    data = (held_bytes(job.data), *(lever.see_in_data(job) for lever in LEVERS))
-    levers = tuple(type(lever).__qualname__ for lever in LEVERS)
+    data = (held_bytes(job.data), *(lever.see_in_data(job) for lever in levers_for(job)))
+    levers = tuple(type(lever).__qualname__ for lever in levers_for(job))
     asked = (job.batch_size, int(job.memory), str(job.allow), job.validation_batch_size)
     return ("plan", name, data, levers, job.device, asked)
 
 
-def _make(job: Job) -> Plan:
+def make_plan(job: Job) -> Plan:
+    """Makes the plan of a job from recordings.
+
+    Raises:
+        DoesNotFit: If no allowed plan fits; it says what would.
+    """
+    take_one_region()  # a trial of micro-batches would break an arena into regions that no large tensor fits
     with Recorder(job.model, job.data, job.device) as recorder:
         return _search(job, recorder)
 
@@ -156,27 +161,18 @@ def _record_stock(job: Job, recorder: Recorder) -> Recordings:
 
 def _record(job: Job, recorder: Recorder, recipe: Recipe | None, batch_size: int) -> Estimate:
     """Records the step of a recipe, as `steps.build` builds it for `fit` as well; of None, Keras's own."""
-    _progress.info("recording %s", _name_step(recipe, batch_size))
-    return recorder.estimate(batch_size, None if recipe is None else partial(_build, recipe=recipe))
+    _progress.info("recording %s", _name_step(job, recipe, batch_size))
+    return recorder.estimate(batch_size, job.build(recipe))
 
 
-def _name_step(recipe: Recipe | None, batch_size: int) -> str:
+def _name_step(job: Job, recipe: Recipe | None, batch_size: int) -> str:
     """Says what is recorded, as it would be in `fit`: a step in micro-batches is recorded with a few of them."""
     if recipe is None:
-        return f"stock Keras's step, batch {batch_size}"
+        plain = "stock Keras's step" if job.is_fit else "the plain step"
+        return f"{plain}, batch {batch_size}"
     if recipe.micro_batch is None:
         return f"{recipe}, batch {batch_size}"
     return str(replace(recipe, micro_batch=batch_size // RECORDED_PARTS))
-
-
-def _build(model: Any, recipe: Recipe) -> Any:
-    """Builds the step to record, on the copy of the model in the recorder's process."""
-    from memfit.steps.train_step import build
-
-    changes = recipe.applied(model)
-    changes.__enter__()
-    _applied.append(changes)  # for good: the copy ends with its process
-    return build(model, recipe, parts=None if recipe.micro_batch is None else RECORDED_PARTS)
 
 
 def _check(model: Any, batch_size: Any) -> None:
@@ -191,7 +187,8 @@ def _check(model: Any, batch_size: Any) -> None:
         raise InvalidInput('`batch_size` is a whole number of at least 1, or "max"', received=batch_size)
 
 
-def _read_memory(memory: int | str | None) -> Size:
+def read_memory(memory: int | str | None) -> Size:
+    """Reads what a job may take; None for what is free."""
     device = budget().device
     return device.free if memory is None else Size(memory, of=device.total)
 

@@ -10,7 +10,7 @@ from memfit.estimation.step_timeline import StepTimeline, timeline_of
 from memfit.estimation.waiting import held_bytes
 from memfit.planning.candidates import Candidate, judge_fidelity, list_recipes, predict_time
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.job import Job
+from memfit.planning.job import RECORDED_PARTS, Job
 from memfit.planning.levers import LEVERS
 from memfit.planning.levers.lever import Lever
 from memfit.planning.recorded_step import RecordedStep
@@ -19,8 +19,6 @@ from memfit.steps.rematerialisation import Segments
 
 # Temporary tensors of a weight's size in its update, at the most: Adam's has three.
 _IN_UPDATE = 4
-# In how many micro-batches a batch is cut when such a step is recorded: the second one is like all later ones.
-RECORDED_PARTS = 2
 
 Record = Callable[[Recipe | None, int], Estimate]
 
@@ -163,7 +161,7 @@ class Recordings:
         apply each as soon as it is there. Where activations are most of a step, that makes no difference.
         """
         job = self.job
-        if job.model.jit_compile or job.fixed_step is not None or self.stock.by_compiler:
+        if not job.updates or self.stock.by_compiler:
             return False
         sizes = [math.prod(weight.shape) * _itemsize(weight) for weight in job.model.trainable_variables]
         kept = self.stock.kept(job.reference_batch)

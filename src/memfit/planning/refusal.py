@@ -35,7 +35,7 @@ def refuse(recordings: Recordings) -> DoesNotFit:
         )
     farther = [c for c in recordings.candidates(batch_size, Fidelity.MODEL) if c.fidelity > job.allow]
     beyond = choose_best(farther, room)
-    fixed = job.fixed_step if job.allow < Fidelity.PRECISION else None
+    fixed = job.fixed_step if job.allow < Fidelity.PRECISION and not job.segment_choices[0] else None
     changes = f" with {job.allow} changes" if fixed is None else f", and its step cannot be changed: {fixed}"
     parts = [
         f"Batch {batch_size} does not fit into {job.memory}{changes}.",

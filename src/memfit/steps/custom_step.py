@@ -1,20 +1,23 @@
 """A model's own `train_step`, which cannot be split: it is noted whether it had begun to update the weights."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from memfit.estimation.optimizers import optimizers_of
+from memfit.steps.rematerialisation import Segments, rematerialised_tapes
 from memfit.steps.tracing import Body
 
 
-def watch_updates(model: keras.Model, begun: tf.Variable) -> Body:
+def watch_updates(model: keras.Model, begun: tf.Variable, segments: Segments | None = None) -> Body:
     """Returns a model's own `train_step`, whose optimizers update only after all gradients, and note it.
 
     Args:
         begun: A boolean variable that becomes true when the first optimizer begins to update.
+        segments: What its tapes keep; None for everything.
     """
     optimizers = optimizers_of(model)
 
@@ -37,8 +40,10 @@ def watch_updates(model: keras.Model, begun: tf.Variable) -> Body:
     def train_step(data: Any) -> Any:
         for optimizer in optimizers:
             object.__setattr__(optimizer, "apply", watched(optimizer))
+        rematerialised = nullcontext() if segments is None else rematerialised_tapes(segments)
         try:
-            return model.train_step(data)
+            with rematerialised:
+                return model.train_step(data)
         finally:
             for optimizer in optimizers:
                 object.__delattr__(optimizer, "apply")

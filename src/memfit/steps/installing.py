@@ -36,6 +36,18 @@ def why_step_is_fixed(model: keras.Model) -> str | None:
     return None
 
 
+def why_not_rematerialised(model: keras.Model) -> str | None:
+    """Says why a model's activations cannot be computed again, or None where they can.
+
+    Those of a custom `train_step` can, because its tapes' ops are rewritten; XLA's have other rules.
+    """
+    if not is_custom(model, "train_step") or keras_training.has_strategy(model):
+        return why_step_is_fixed(model)
+    if model.jit_compile:
+        return "its train_step is custom and compiled with XLA"
+    return None
+
+
 def why_not_micro_batches(model: keras.Model) -> str | None:
     """Says why a model's training cannot be cut into micro-batches, or None where it can."""
     fixed = why_step_is_fixed(model)

@@ -1,6 +1,6 @@
 """Putting back what a forward pass changes: statistics, seeds and metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -17,22 +17,22 @@ class Rollback:
     and a frozen weight among them costs nothing.
 
     Args:
+        list_changing: Returns TensorFlow's variables that a step may change.
         settles: Whether small ones are moved out of the way of large tensors, where memory is short.
     """
 
-    def __init__(self, model: keras.Model, *, settles: bool = False) -> None:
-        self._model, self._settles = model, settles
+    def __init__(self, list_changing: Callable[[], Sequence[Any]], *, settles: bool = False) -> None:
+        self._list_changing, self._settles = list_changing, settles
         self._variables: list[Any] = []
         self._read: Callable[[], list[Any]] | None = None
-        self._looks_again = True
         self._values: list[Any] = []
         self._own: dict[Any, Any] = {}
 
     def note(self) -> None:
         """Notes how things are now."""
         if self._read is None:
-            self._variables = self._list_changing()
-            self._read = self._trace_reading([variable.value for variable in self._variables])
+            self._variables = list(self._list_changing())
+            self._read = self._trace_reading(self._variables)
         self._values = []  # which would keep the old buffers from being used again
         self._values = self._read()
 
@@ -40,19 +40,6 @@ class Rollback:
         """Puts back what was noted."""
         for variable, value in zip(self._variables, self._values, strict=True):
             variable.assign(value)
-        known = {id(variable) for variable in self._variables}
-        for metric in self._model.metrics:
-            # What the first step made was not there to be noted.
-            if any(id(variable) not in known for variable in metric.variables):
-                metric.reset_state()
-                self._read = None
-
-    def look_again(self) -> None:
-        """Looks for the variables anew, once, at the next `note`: a first step makes those of the metrics."""
-        if self._looks_again:
-            self._looks_again = False
-            if {id(variable) for variable in self._list_changing()} != {id(v) for v in self._variables}:
-                self._read = None
 
     @property
     def buffers(self) -> list[tf.Variable]:
@@ -85,7 +72,37 @@ class Rollback:
         return buffers[id(variable)][1]
 
     def _kept(self) -> dict[Any, Any]:
+        return self._own
+
+
+class ModelRollback(Rollback):
+    """The same for a Keras model, whose metrics make their variables in the first step."""
+
+    def __init__(self, model: keras.Model, *, settles: bool = False) -> None:
+        super().__init__(self._list_of_model, settles=settles)
+        self._model = model
+        self._looks_again = True
+
+    def undo(self) -> None:
+        """Puts back what was noted."""
+        super().undo()
+        known = {id(variable) for variable in self._variables}
+        for metric in self._model.metrics:
+            # What the first step made was not there to be noted.
+            if any(id(variable.value) not in known for variable in metric.variables):
+                metric.reset_state()
+                self._read = None
+
+    def look_again(self) -> None:
+        """Looks for the variables anew, once, at the next `note`: a first step makes those of the metrics."""
+        if self._looks_again:
+            self._looks_again = False
+            if {id(variable) for variable in self._list_of_model()} != {id(v) for v in self._variables}:
+                self._read = None
+
+    def _kept(self) -> dict[Any, Any]:
         return keras_training.kept_steps(self._model) if self._model.compiled else self._own
 
-    def _list_changing(self) -> list[Any]:
-        return [*self._model.non_trainable_variables, *self._model.metrics_variables]
+    def _list_of_model(self) -> list[Any]:
+        model = self._model
+        return [variable.value for variable in (*model.non_trainable_variables, *model.metrics_variables)]

@@ -28,7 +28,7 @@ from memfit.steps.micro_batches.step import (
 from memfit.steps.placeholder_buffers import PlaceholderBuffers, settle_logs
 from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import rematerialise, run_one_by_one
-from memfit.steps.rollback import Rollback
+from memfit.steps.rollback import ModelRollback
 from memfit.steps.tracing import CompiledStep
 from memfit.steps.update import Update
 
@@ -70,7 +70,7 @@ class TrainStep:
         if model.built and not model.optimizer.built and is_alone(model):
             # Otherwise a loss scale would be traced as a constant.
             model.optimizer.build(model.trainable_variables)
-        self._rollback = Rollback(model, settles=not recipe.is_stock)
+        self._rollback = ModelRollback(model, settles=not recipe.is_stock)
         self._immediate, self._unfinished = recipe.immediate_update, False
         self._executor = nullcontext if recipe.segments is None else run_one_by_one
         self._shelf: GradientShelf | None = None
@@ -82,7 +82,7 @@ class TrainStep:
     def _build_body(self, model: keras.Model, recipe: Recipe, parts: int | None) -> Step:
         if is_custom(model, "train_step"):
             self._begun = tf.Variable(False, trainable=False)
-            return watch_updates(model, self._begun)
+            return watch_updates(model, self._begun, recipe.segments)
         if model.jit_compile and not model.run_eagerly:
             return build_body(model, recipe, parts=parts)
         if recipe.immediate_update:

@@ -9,7 +9,7 @@ from memfit.compat.tf_graphs import Op, Tensor, redirect_readers
 
 # Takes over the buffer of its value, and so never allocates; the others copy a buffer that is shared.
 _TAKES_OVER = "AssignVariableOp"
-_WRITES = {
+WRITES = {
     _TAKES_OVER,
     "AssignAddVariableOp",
     "AssignSubVariableOp",
@@ -94,7 +94,7 @@ class _Trace:
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self.place = {op: index for index, op in enumerate(ops)}
-        self.writes = [op for op in ops if op.type in _WRITES]
+        self.writes = [op for op in ops if op.type in WRITES]
         self._resources: dict[Op, list[str]] = {}
         self._before: dict[Op, list[Op]] = {}
         self._written: dict[str, list[int]] = {}
@@ -105,9 +105,9 @@ class _Trace:
                 *(tensor.op for tensor, is_resource in inputs if not is_resource),
                 *op.control_inputs,
             ]
-            if self._resources[op] and op.type not in _WRITES | _READS:
+            if self._resources[op] and op.type not in WRITES | _READS:
                 raise Unchainable(f"it has an op of type {op.type}")
-            if op.type in _WRITES:
+            if op.type in WRITES:
                 self._written.setdefault(self._resources[op][0], []).append(place)
         self._needed = {op: self._find_needed(op) for op in self.writes}
 

@@ -1,5 +1,6 @@
 """What `memfit run` does for a script that trains in a loop of its own: it says so, and measures it."""
 
+import sys
 import time
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def record_loop(settings: ProcessSettings, line: str) -> Recorder:
     StreamTeller(quiet=settings.quiet).tell(
         [
             Line(f"{settings.script}, {line}: trains in a loop of its own, not with fit()"),
-            Line("memfit cannot change such a loop: no plan, no checkpoints, no limit", True),
+            *_explain(),
             Line(f"it still measures what the loop takes{against}, and explains an OOM"),
             *(Line(f"to change it: {advice}") for advice in [advise_loop()] if advice),
         ]
@@ -56,3 +57,13 @@ def record_loop(settings: ProcessSettings, line: str) -> Recorder:
     recorder = Recorder(record, Path(settings.records))
     recorder.start()
     return recorder
+
+
+def _explain() -> list[Line]:
+    """Says what memfit does with the loop, which knows memfit if it has imported `memfit.gradients`."""
+    if "memfit.training.gradients" in sys.modules:
+        return [Line("its functions under memfit.gradients are planned and guarded; no checkpoints")]
+    return [
+        Line("memfit cannot change such a loop: no plan, no checkpoints, no limit", True),
+        Line("a loss function under @memfit.gradients(variables) is planned and guarded"),
+    ]

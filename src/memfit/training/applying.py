@@ -10,7 +10,7 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.layer_names import layer_names, with_names_of
 from memfit.planning.plan import Plan
-from memfit.steps.installing import why_not_micro_batches, why_step_is_fixed
+from memfit.steps.installing import why_not_micro_batches, why_not_rematerialised
 from memfit.steps.micro_batches.additivity import find_loss_difference
 
 
@@ -25,7 +25,7 @@ def check_plan(model: keras.Model, plan: Plan) -> None:
     recipe = plan.recipe
     reason = None if recipe.micro_batch is None else why_not_micro_batches(model)
     if reason is None and recipe.segments is not None:
-        reason = why_step_is_fixed(model)
+        reason = why_not_rematerialised(model)
     if reason is not None:
         raise InvalidInput(
             f"The plan changes how a step is computed, and this model's cannot be changed: {reason}",

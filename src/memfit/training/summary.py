@@ -42,9 +42,19 @@ def summarise(
     source = "" if asked else " (free now)"
     job = f"{model_name}, batch {plan.batch_size}, {epochs} epoch{'s' * (epochs != 1)}"
     number = f" {call + 1}" if call else ""
-    lines = [Line(f"fit(){number}: {job}, in {plan.memory}{source}")]
+    head = f"fit(){number}: {job}, in {plan.memory}{source}"
+    return describe_plan(plan, head, "stock Keras", seconds=seconds, as_flags=as_flags)
+
+
+def describe_plan(plan: Plan, head: str, plain: str, *, seconds: float, as_flags: bool) -> list[Line]:
+    """Describes a plan below a line that says what it is for.
+
+    Args:
+        plain: What the step is called that no lever changes.
+    """
+    lines = [Line(head)]
     known = "at most" if plan.is_bound else "predicted"
-    stock = f"stock Keras: peak {plan.stock} ({known})"
+    stock = f"{plain}: peak {plan.stock} ({known})"
     used = [lever for lever in plan.levers if lever.used]
     if not used:
         return [*lines, Line(f"{stock}; fits, nothing is changed")]

@@ -58,7 +58,8 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
         know_own_variables(optimizer)
     fixed = fixed_batch(model)
     batches = ladder(largest) if fixed is None else (fixed,)
-    make_variables(model, spec, batches[0], phase)
+    if hasattr(model, "train_step"):  # a loss function has its variables
+        make_variables(model, spec, batches[0], phase)
     if phase == "train":
         for optimizer in optimizers:
             copy_updates(optimizer)

@@ -9,7 +9,8 @@ import io
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -34,13 +35,31 @@ def packed(model: Any, *others: Any) -> bytes:
         CannotTell: If something in the model cannot be sent.
     """
     try:
-        return run_with_deep_stack(_dumped, (_KerasSettings(), model, others))
+        with _code_by_value(getattr(model, "code_module", None)):
+            return run_with_deep_stack(_dumped, (_KerasSettings(), model, others))
     except Exception as error:  # pickling raises whatever an object's own methods raise
         raise CannotTell(
             f"The model must be sendable to another process, and a part of it is not ({error})",
             received=type(model).__name__,
             remedy="Keep open files, locks, generators and tensors of a graph out of the model's attributes",
         ) from error
+
+
+@contextmanager
+def _code_by_value(module: str | None) -> Iterator[None]:
+    """Lets functions of a module be sent with all that they name there.
+
+    By its name a function would be imported anew, and with it a model of its own beside the one that was sent.
+    """
+    found = None if module in (None, "__main__") else sys.modules.get(str(module))
+    if found is None or found.__name__ in cloudpickle.list_registry_pickle_by_value():
+        yield
+        return
+    cloudpickle.register_pickle_by_value(found)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(found)
 
 
 def _dumped(value: Any) -> bytes:

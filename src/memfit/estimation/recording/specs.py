@@ -19,10 +19,19 @@ _LONGEST = (
 
 @dataclass(frozen=True)
 class Leaf:
-    """One tensor of a batch: its shape without the batch dimension, and its type."""
+    """One tensor of a batch: its shape without the batch dimension, and its type.
+
+    Attributes:
+        has_samples: Whether there is a batch dimension; otherwise it is the same for a batch of any size.
+    """
 
     shape: tuple[int, ...]
     dtype: str
+    has_samples: bool = True
+
+    def shape_at(self, size: int | None) -> tuple[int | None, ...]:
+        """Returns its whole shape for that many samples."""
+        return (size, *self.shape) if self.has_samples else self.shape
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class Spec:
         random = np.random.default_rng(0)
 
         def make(leaf: Leaf) -> Any:
-            shape = (size, *leaf.shape)
+            shape: Any = leaf.shape_at(size)
             if leaf.dtype == "string":
                 return np.full(shape, "")
             if "float" in leaf.dtype:
@@ -53,7 +62,7 @@ class Spec:
         """Returns a `tf.TensorSpec` for every tensor of a batch of that many samples, None for any number."""
         import tensorflow as tf
 
-        return mapped(lambda leaf: tf.TensorSpec((size, *leaf.shape), leaf.dtype), self.structure)
+        return mapped(lambda leaf: tf.TensorSpec(leaf.shape_at(size), leaf.dtype), self.structure)
 
     @staticmethod
     def like(outputs: Any, size: int) -> Any:
@@ -68,11 +77,13 @@ def spec_of(model: Any, data: Any = None) -> Spec:
 
     Args:
         model: A compiled Keras model.
-        data: An example in any form that `fit` takes, or None to read the model's inputs, outputs and loss.
+        data: An example in any form that `fit` takes, a `Spec`, or None to read the model itself.
 
     Raises:
         CannotTell: If a shape is unknown.
     """
+    if isinstance(data, Spec):
+        return data
     if data is not None:
         return Spec(_from_example(model, data))
     x = mapped(lambda t: _leaf(t.name, t.shape, t.dtype), inputs_of(model))
@@ -96,7 +107,8 @@ def bytes_per_sample(spec: Spec) -> list[int]:
         elements = 1
         for size in leaf.shape:
             elements *= size
-        sizes.append(elements * tf.as_dtype(leaf.dtype).size)
+        if leaf.has_samples:
+            sizes.append(elements * tf.as_dtype(leaf.dtype).size)
 
     mapped(add, spec.structure)
     return sizes

@@ -39,7 +39,7 @@ class Names:
     def kind(self, op: str, region: str, *, outlives_step: bool) -> str:
         """Returns the kind of memory, one of KINDS."""
         phase = self.phase(op)
-        if outlives_step:
+        if outlives_step and phase != "backward":  # gradients that a loop holds until it has the next ones
             return "optimizer state" if phase == "update" else "weights"
         if not phase:
             return "inputs"

@@ -1,5 +1,6 @@
 """The levers: one file each, one list. The search and the guard's tightening walk it in this order."""
 
+from memfit.planning.job import Job
 from memfit.planning.levers.allocator import Allocator
 from memfit.planning.levers.host_inputs import HostInputs
 from memfit.planning.levers.immediate_update import ImmediateUpdate
@@ -25,3 +26,8 @@ LEVERS: list[Lever] = [
     OptimizerState(),
     SmallerNetwork(),
 ]
+
+
+def levers_for(job: Job) -> list[Lever]:
+    """Lists the levers that a job may use."""
+    return [lever for lever in LEVERS if job.is_fit or lever.of_any_step]

@@ -10,6 +10,7 @@ class Allocator(Lever):
     """Advises CUDA's asynchronous allocator."""
 
     name = "allocator"
+    of_any_step = True
 
     def fidelity(self, job: Job) -> Fidelity:
         """The same values elsewhere."""

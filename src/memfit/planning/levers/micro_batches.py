@@ -8,7 +8,6 @@ from memfit.compat.keras_layers import all_layers
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers.lever import Facts, Lever
-from memfit.steps.installing import why_not_micro_batches
 from memfit.steps.recipe import Recipe
 
 # Normalised over one sample a feature is a constant, and over two it is a sign: nothing could be learned from it.
@@ -19,6 +18,7 @@ class MicroBatches(Lever):
     """Computes a batch in parts and updates once."""
 
     name = "micro-batches"
+    of_any_step = True
 
     def fidelity(self, job: Job) -> Fidelity:
         """Exact, unless a layer looks across the batch, moves its state with every part, or draws other numbers."""
@@ -30,7 +30,7 @@ class MicroBatches(Lever):
 
     def why_not(self, job: Job) -> str | None:
         """Says why a batch cannot be cut."""
-        return why_not_micro_batches(job.model)
+        return job.why_not_micro_batches
 
     def see_in_data(self, job: Job) -> str | None:
         """Whether a loss of the user's own adds up from parts of a batch."""

@@ -17,6 +17,7 @@ class Rematerialisation(Lever):
     """Keeps fewer activations for the backward pass, and computes the others again."""
 
     name = "rematerialisation"
+    of_any_step = True
 
     def fidelity(self, job: Job) -> Fidelity:
         """The same ops on the same values: exact."""

@@ -9,7 +9,7 @@ import tensorflow as tf
 from memfit.compat import keras_training
 from memfit.steps.micro_batches.loss_shares import DivisorsUnknown, divisors_of_part
 from memfit.steps.micro_batches.random_rows import Seeds, draw_rows_of_batch
-from memfit.steps.micro_batches.samples import Fraction, Part, samples_of
+from memfit.steps.micro_batches.samples import Fraction, Part, Samples, samples_of
 from memfit.steps.waiting import never
 
 Sums = tuple[Any, ...]
@@ -40,27 +40,27 @@ class Collected(NamedTuple):
         return tf.concat([gathered, last], 0)
 
 
-class PartedBatch:
+class Parts:
     """A batch in parts of `size` samples; one of them is shorter where the batch does not divide evenly.
 
     Args:
-        data: What Keras gives to a step, `(x, y, sample_weight)` or less; or `Samples`.
+        batch: The samples.
         size: Samples in a part, or what gives them from the samples in the batch.
+        owner: What is computed: a model, or a loss function. Its layers' seeds begin anew with every part.
     """
 
-    def __init__(self, model: keras.Model, data: Any, size: int | Callable[[Any], Any]) -> None:
-        self._model = model
-        self._batch = samples_of(data)
-        keras_training.build(model, *self._batch.specs)
-        self.static_samples = self._batch.static_count
-        self.samples = self._batch.count
+    def __init__(self, batch: Samples, size: int | Callable[[Any], Any], owner: Any) -> None:
+        self._batch, self._owner = batch, owner
+        self.static_samples = batch.static_count
+        self.samples = batch.count
         self._size_of = size if callable(size) else lambda samples: size
 
-    def add_up(
+    def fold(
         self,
         compute: Callable[[Part], PartResult],
         zeros: Sums,
         rows: Sequence[Collected] = (),
+        divisors: Any = None,
         written: Callable[[], Sequence[Any]] = tuple,
     ) -> PartResult:
         """Computes all parts.
@@ -68,48 +68,19 @@ class PartedBatch:
         Args:
             compute: Called with a part; returns tensors to be added up and tensors to be collected.
             rows: What the tensors to be collected are.
+            divisors: Those of the whole batch's losses, where they are known.
             written: Gives what the parts have written to variables so far.
 
         Returns:
             The sums, and the collected tensors.
         """
-        if tf.executing_eagerly():
-            # A trace can begin again when a loss turns out to need its divisor; an eager part has acted by then.
-            return self._fold(compute, zeros, rows, self._divisors(), written)
-        try:
-            return self._fold(compute, zeros, rows, None, written)
-        except DivisorsUnknown:
-            return self._fold(compute, zeros, rows, self._divisors(), written)
-
-    def _divisors(self) -> Any:
-        """The divisors of the whole batch's losses, which need its masks but none of its activations.
-
-        In a graph only what the masks depend on is run: the rest of this forward pass is dead code.
-        """
-
-        def count(part: Part) -> PartResult:
-            with keras.StatelessScope():
-                return (divisors_of_part(self._model, part.x, part.y, part.sample_weight),), []
-
-        return self._fold(
-            count, (tf.zeros([len(keras_training.losses(self._model))], tf.float64),), (), None
-        )[0][0]
-
-    def _fold(
-        self,
-        compute: Callable[[Part], PartResult],
-        zeros: Sums,
-        rows: Sequence[Collected],
-        divisors: Any,
-        written: Callable[[], Sequence[Any]] = tuple,
-    ) -> PartResult:
         # XLA wants parts of one size in a loop, so there a shorter last part comes after it.
-        apart = bool(self._model.jit_compile) and not tf.executing_eagerly()
+        apart = bool(self._owner.jit_compile) and not tf.executing_eagerly()
         step = tf.minimum(self._size_of(self.samples), self.samples)
         count = self.samples // step if apart else (self.samples + step - 1) // step
 
         # XLA has random numbers of its own, in its own order; only a graph tells samples from other dimensions.
-        seeds = None if apart or tf.executing_eagerly() else Seeds(self._model)
+        seeds = None if apart or tf.executing_eagerly() else Seeds(self._owner)
 
         def one(start: Any, size: Any, sums: Sums) -> PartResult:
             if seeds is None:
@@ -156,3 +127,45 @@ class PartedBatch:
     def _cut(self, start: Any, size: Any, divisors: Any) -> Part:
         x, y, sample_weight = self._batch.part(start, size)
         return Part(x, y, sample_weight, Fraction(size, self.samples), divisors)
+
+
+class PartedBatch(Parts):
+    """The same for a Keras model, whose losses may have to know a divisor of the whole batch.
+
+    Args:
+        data: What Keras gives to a step, `(x, y, sample_weight)` or less; or `Samples`.
+    """
+
+    def __init__(self, model: keras.Model, data: Any, size: int | Callable[[Any], Any]) -> None:
+        super().__init__(samples_of(data), size, model)
+        self._model = model
+        keras_training.build(model, *self._batch.specs)
+
+    def add_up(
+        self,
+        compute: Callable[[Part], PartResult],
+        zeros: Sums,
+        rows: Sequence[Collected] = (),
+        written: Callable[[], Sequence[Any]] = tuple,
+    ) -> PartResult:
+        """Computes all parts, as `fold` does, with the divisors that their losses ask for."""
+        if tf.executing_eagerly():
+            # A trace can begin again when a loss turns out to need its divisor; an eager part has acted by then.
+            return self.fold(compute, zeros, rows, self._divisors(), written)
+        try:
+            return self.fold(compute, zeros, rows, None, written)
+        except DivisorsUnknown:
+            return self.fold(compute, zeros, rows, self._divisors(), written)
+
+    def _divisors(self) -> Any:
+        """The divisors of the whole batch's losses, which need its masks but none of its activations.
+
+        In a graph only what the masks depend on is run: the rest of this forward pass is dead code.
+        """
+
+        def count(part: Part) -> PartResult:
+            with keras.StatelessScope():
+                return (divisors_of_part(self._model, part.x, part.y, part.sample_weight),), []
+
+        zeros = (tf.zeros([len(keras_training.losses(self._model))], tf.float64),)
+        return self.fold(count, zeros)[0][0]

@@ -23,18 +23,27 @@ _LEAST_BYTES = 4
 
 
 class Seeds:
-    """The seeds of a model's random layers, and of Keras's own draws, as they are now."""
+    """The seeds of a model's random layers, and of Keras's own draws, as they are now.
 
-    def __init__(self, model: keras.Model) -> None:
+    Args:
+        owner: A Keras model, or a loss function, which knows its seeds itself.
+    """
+
+    def __init__(self, owner: Any) -> None:
+        own = owner.seed_states if hasattr(owner, "seed_states") else _states_of(owner)
         shared = shared_seed_generator()
-        generators = [*own_seed_generators(model), *([] if shared is None else [shared])]
-        self._states = [generator.state for generator in generators]
-        self._values: Sequence[Any] = [tf.identity(state.value) for state in self._states]
+        states = [*own, *([] if shared is None else [shared.state.value])]
+        self._states = list({id(state): state for state in states}.values())
+        self._values: Sequence[Any] = [tf.identity(state) for state in self._states]
 
     def put_back(self) -> None:
         """Lets the next draws be the first ones again."""
         for state, value in zip(self._states, self._values, strict=True):
-            state.value.assign(value)
+            state.assign(value)
+
+
+def _states_of(model: keras.Model) -> list[Any]:
+    return [generator.state.value for generator in own_seed_generators(model)]
 
 
 @contextmanager

@@ -83,7 +83,7 @@ class TensorSamples(Samples):
 
     def part(self, start: Any, size: Any) -> tuple[Any, Any, Any]:
         """Cuts some samples out of it."""
-        x, y, sample_weight = keras.tree.map_structure(lambda t: _slice(t, start, size), self.specs)
+        x, y, sample_weight = keras.tree.map_structure(lambda t: slice_samples(t, start, size), self.specs)
         return x, y, sample_weight
 
 
@@ -97,7 +97,8 @@ def whole(data: Any) -> Any:
     return data.whole() if isinstance(data, Samples) else data
 
 
-def _slice(tensor: Any, start: Any, size: Any) -> Any:
+def slice_samples(tensor: Any, start: Any, size: Any) -> Any:
+    """Returns some samples of a tensor, dense, ragged or sparse; of None, None."""
     if tensor is None:
         return None
     if isinstance(tensor, tf.RaggedTensor):

@@ -104,7 +104,7 @@ def _call_forward(model: Any, segments: Segments, x: Any) -> tuple[list[Tensor],
             for output, gradient in zip(outputs, incoming, strict=True)
             if output.dtype.is_floating and not _is_zero(gradient)
         ]
-        results = _build_gradients(forward, scope, segments, pairs, inputs, weights, outputs)
+        results = build_gradients(forward, scope, segments, pairs, inputs, weights, outputs)
         by_weight = dict(zip((weight.ref() for weight in weights), results[len(inputs) :], strict=True))
         of_variables = [by_weight.get(variable.ref()) for variable in variables]
         return (results[: len(inputs)], of_variables) if variables else results[: len(inputs)]
@@ -112,7 +112,7 @@ def _call_forward(model: Any, segments: Segments, x: Any) -> tuple[list[Tensor],
     return outputs, (y, losses), backward
 
 
-def _build_gradients(
+def build_gradients(
     forward: Sequence[Op],
     scope: str,
     segments: Segments,

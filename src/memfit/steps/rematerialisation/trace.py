@@ -114,7 +114,7 @@ def read_trace(forward: Sequence[Op], backward: Sequence[Op], scope: str, batch_
     of_weights = _find_ops_of_weights(forward)
     ops = [
         TracedOp(
-            name=op.name.removeprefix(scope),
+            name=name_in(scope, op),
             type="Identity" if sizes.hands_on(op) else op.type,
             inputs=tuple((indices.get(tensor.op, -1), tensor.value_index) for tensor in op.inputs),
             sizes=tuple(map(sizes.bytes, op.outputs)),
@@ -125,6 +125,14 @@ def read_trace(forward: Sequence[Op], backward: Sequence[Op], scope: str, batch_
         for op, index in indices.items()
     ]
     return Trace(tuple(ops), len(forward))
+
+
+def name_in(scope: str, op: Op) -> str:
+    """Returns an op's name relative to a scope.
+
+    A tape inside of the forward pass names its ops after those that it differentiates: gradient_tape/scope/name.
+    """
+    return str(op.name).replace(scope, "", 1)
 
 
 def _find_ops_of_weights(forward: Sequence[Op]) -> set[Op]:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from memfit.planning.levers.micro_batches import list_sizes
 from memfit.steps.installing import is_custom
-from memfit.steps.rollback import Rollback
+from memfit.steps.rollback import ModelRollback
 from memfit.steps.tracing import CompiledStep
 from memfit.steps.train_step import build_test_body
 from memfit.training.batches import count_samples
@@ -34,7 +34,7 @@ class _Guarded:
     ) -> None:
         self._model, self._size, self._phase, self._journal = model, size, phase, journal
         self._divisible = divisible
-        self._rollback = Rollback(model)
+        self._rollback = ModelRollback(model)
         self._room = Room()
         self._batch = 0
 

@@ -8,7 +8,8 @@ from memfit.data.peeking import FirstBatch
 from memfit.estimation.margins import OF_FREE
 from memfit.planning.fidelity import NOT_EXACT, Fidelity
 from memfit.planning.job import Job
-from memfit.planning.levers import LEVERS
+from memfit.planning.levers import levers_for
+from memfit.planning.loss_job import LossJob, first_samples_of, spec_of_call
 from memfit.sizes import Size
 from memfit.steps.micro_batches.additivity import first_samples
 from memfit.steps.recipe import Recipe
@@ -21,7 +22,7 @@ _BLINDLY = 0.5
 class Tightening:
     """The way down for one model: as faithful as allowed, from what is fast to what is small."""
 
-    def __init__(self, model: keras.Model, allow: Fidelity) -> None:
+    def __init__(self, model: Any, allow: Fidelity) -> None:
         self._model, self._allow = model, allow
         self._job: Job | None = None
 
@@ -38,7 +39,7 @@ class Tightening:
         known = need is not None and free is not None and free < need
         share = OF_FREE * free / need if known else _BLINDLY  # type: ignore[operator]
         for fidelity, lever in sorted(
-            ((lever.fidelity(job), lever) for lever in LEVERS), key=lambda pair: pair[0]
+            ((lever.fidelity(job), lever) for lever in levers_for(job)), key=lambda pair: pair[0]
         ):
             if fidelity > self._allow or lever.why_not(job) is not None:
                 continue
@@ -58,7 +59,7 @@ class Tightening:
         parts.append("The model is as it was before this batch.")
         job = self._job or Job(self._model, "max", Size(0), self._allow)
         samples = job.reference_batch
-        for lever in LEVERS:
+        for lever in levers_for(job):
             fidelity = lever.fidelity(job)
             if fidelity <= self._allow or lever.why_not(job) is not None:
                 continue
@@ -73,4 +74,16 @@ class Tightening:
         samples = count_samples(x)
         if self._job is None:
             self._job = Job(self._model, samples, Size(0), self._allow, data=FirstBatch(first_samples(data)))
+        return self._job, samples
+
+
+class LossTightening(Tightening):
+    """The same for a loss function, which is tried in parts as a whole."""
+
+    def _look_at(self, data: Any) -> tuple[Job, int]:
+        samples = self._model.call.count_samples(data) or 1
+        if self._job is None:
+            spec = spec_of_call(self._model, data)
+            few = first_samples_of(self._model, data)
+            self._job = LossJob(self._model, samples, Size(0), self._allow, data=spec, samples=few)
         return self._job, samples

@@ -13,17 +13,13 @@ from memfit.steps.installing import is_custom
 from memfit.steps.placeholder_buffers import settle_logs
 from memfit.steps.recipe import Recipe
 from memfit.steps.train_step import TrainStep, build
-from memfit.training.guard.events import Journal, OutOfMemory, Shortage, attempt, check_survivable, free
+from memfit.training.guard.events import Journal, OutOfMemory, attempt
 from memfit.training.guard.reading import Reader, check_shapes
-from memfit.training.guard.room import Room
+from memfit.training.guard.replaying import Replaying
 from memfit.training.guard.tightening import Tightening
 
 # How often an update is taken up again: each time TensorFlow itself waits 10 s for memory.
 _UPDATES = 3
-# How often a step is repeated that cannot be made tighter; each time costs TensorFlow's 10 s, too.
-_REPEATS = 3
-# Steps without a shortage after which the faster step is tried again: far more than a shortage costs (10 s).
-_QUIET = 100
 
 
 class GuardedTraining:
@@ -45,13 +41,15 @@ class GuardedTraining:
         host: HostArrays | None = None,
         after_batch: Callable[[int], None] | None = None,
     ) -> None:
-        self._model, self._tightening, self._reader, self._journal = model, tightening, reader, journal
-        self._steps, self._host, self._after_batch = steps, host, after_batch
-        self._batch = self._quiet = 0
-        self._faster: list[Recipe] = []  # the recipes that ran out, the last one last
-        self._tighter: Recipe | None = None  # what to go back to while a faster step is on trial
-        self._room = Room()
-        self.recipe = recipe
+        self._model, self._reader, self._host, self._after_batch = model, reader, host, after_batch
+        self._replaying = Replaying(
+            model, recipe, lambda recipe: build(model, recipe, host), tightening, journal, steps
+        )
+
+    @property
+    def recipe(self) -> Recipe:
+        """How steps are computed now."""
+        return self._replaying.recipe
 
     def __call__(self, iterator: Any) -> Any:
         """Trains as many batches as Keras wants to execute at once; returns the last one's logs."""
@@ -59,118 +57,40 @@ class GuardedTraining:
 
     def end(self) -> None:
         """Lets go of what only a training needs: gradients of a step that was interrupted, accumulators."""
-        for recipe, step in list(self._steps.items()):
-            step.abandon()
-            self._forget(recipe)
+        self._replaying.end()
 
     def _train(self, data: Any) -> Any:
-        self._batch += 1
-        self._quiet += 1
-        if self._quiet > _QUIET and self._faster:
-            self._try_faster()
-        repeated = 0
-        while True:
-            self._step().note()
-            logs, lack = self._compute(data)
-            if lack is None:
-                break
-            if self._step().computing_has_updated:
-                raise self._half_updated(
-                    lack, "a step that updates weights while it computes cannot be taken up half-way"
-                )
-            check_survivable(self._model, lack)
-            self._step().undo()
-            repeated = self._answer(lack, data, repeated)
-        self._update()
-        if self._after_batch is not None:
-            self._after_batch(self._batch)
-        self._tighter = None
-        return settle_logs(logs)
-
-    def _compute(self, data: Any) -> tuple[Any, Shortage | None]:
-        compute = partial(self._step().compute, data, self._reader.spec)
+        read = (lambda: data) if self._host is None else partial(self._host.read, data)
         try:
-            return attempt(lambda: self._room.measure(self.recipe, compute))
+            logs = self._replaying.compute(data, self._reader.spec, read)
+        except OutOfMemory:
+            raise
         except (tf.errors.OpError, RuntimeError):
             if self._host is None and not is_custom(self._model, "train_step"):
-                check_shapes(self._model, data, self._batch)
+                check_shapes(self._model, data, self._replaying.batch)
             raise
-
-    def _step(self) -> TrainStep:
-        if self.recipe not in self._steps:
-            self._steps[self.recipe] = build(self._model, self.recipe, self._host)
-        return self._steps[self.recipe]
-
-    def _forget(self, recipe: Recipe) -> None:
-        """Drops a step that holds memory: in micro-batches a variable for the gradient of every weight."""
-        if recipe.micro_batch is not None:
-            self._steps.pop(recipe, None)
-
-    def _answer(self, lack: Shortage, data: Any, repeated: int) -> int:
-        """Chooses how the batch is tried again; returns how often it then is with the same recipe."""
-        self._quiet = 0
-        if self._tighter is not None:  # a trial, and the last one
-            self.recipe, self._tighter, self._faster = self._tighter, None, []
-            self._note(lack, f"Rolled back; goes on in {self.recipe}")
-            return 0
-        if not repeated and self._room.there_is(self.recipe):
-            self._note(lack, "Rolled back; there is room for the step again, and it is repeated")
-            return 1
-        left, need = free(), self._room.need.get(self.recipe)
-        batch = data if self._host is None else self._host.read(data)
-        tighter = self._tightening.tighter(self.recipe, batch, need, left)
-        if tighter is None:
-            if repeated < _REPEATS and self._may_have_been_unlucky():
-                self._note(lack, "Rolled back; nothing tighter is left or allowed, and it is repeated")
-                return repeated + 1
-            self._note(lack, "Rolled back; nothing tighter is left or allowed")
-            raise OutOfMemory(self._tightening.say_what_would_help(self.recipe, str(lack), need, left))
-        self._faster.append(self.recipe)
-        self._forget(self.recipe)
-        self.recipe, remark = tighter
-        self._note(lack, f"Rolled back, and trained again in {self.recipe}{remark}")
-        return 0
-
-    def _may_have_been_unlucky(self) -> bool:
-        """Whether only the gaps between tensors may have been in the way: they lie elsewhere the next time."""
-        if self.recipe in self._room.need:
-            return self._room.there_is(self.recipe)
-        return self.recipe.segments is not None  # chosen to fill the memory
-
-    def _try_faster(self) -> None:
-        """Goes back to the faster step, on trial, where a step like that has found room before and would now."""
-        self._quiet = 0
-        if not self._room.there_is(self._faster[-1]):
-            return
-        self._tighter, self.recipe = self.recipe, self._faster.pop()
-        self._journal.note(f"There is room again: from batch {self._batch} on in {self.recipe}.")
+        self._update()
+        if self._after_batch is not None:
+            self._after_batch(self._replaying.batch)
+        self._replaying.settle()
+        return settle_logs(logs)
 
     def _update(self) -> None:
         """Updates the weights, and takes the update up again where it was cut off."""
-        _, lack = attempt(self._step().update)
+        replaying, step = self._replaying, self._replaying.step
+        _, lack = attempt(step.update)
         for _ in range(_UPDATES):
             if lack is None:
                 return
             gc.collect()
-            if (reason := self._step().update_lost) is not None:
-                raise self._half_updated(lack, reason)
-            self._note(lack, "Kept the gradients; the update is taken up where it was cut off")
-            _, lack = attempt(self._step().finish_update)
+            if (reason := step.update_lost) is not None:
+                raise replaying.half_updated(lack, reason)
+            replaying.note(lack, "Kept the gradients; the update is taken up where it was cut off")
+            _, lack = attempt(step.finish_update)
         if lack is None:
             return
-        if self._step().update_has_begun:
-            raise self._half_updated(lack, "there was no memory to finish it")
-        self._step().undo()
-        self._note(lack, "Rolled back; there is no memory for the optimizer's update")
-        raise OutOfMemory(self._tightening.say_what_would_help(self.recipe, str(lack), None, free()))
-
-    def _half_updated(self, lack: Shortage, reason: str) -> OutOfMemory:
-        self._note(lack, f"The update had begun and cannot be finished: {reason}")
-        return OutOfMemory(
-            f"Memory ran out while the weights were being updated ({lack}), and {reason}. A part of the weights "
-            "is updated and the rest is not: go on from a checkpoint.",
-            intact=False,
-        )
-
-    def _note(self, lack: Shortage, done: str) -> None:
-        self._journal.ran_out("training", self._batch, lack, done)
+        if step.update_has_begun:
+            raise replaying.half_updated(lack, "there was no memory to finish it")
+        step.undo()
+        replaying.note(lack, "Rolled back; there is no memory for the optimizer's update")
+        raise replaying.no_room(lack)

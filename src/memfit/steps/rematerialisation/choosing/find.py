@@ -1,11 +1,11 @@
 """Finding the choices worth having: the least recomputation for less and less memory."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from memfit.sizes import Size
 from memfit.steps.rematerialisation.choosing.alive import Choice, Ledger
-from memfit.steps.rematerialisation.choosing.model_trace import trace_model
+from memfit.steps.rematerialisation.choosing.model_trace import ModelTrace, trace_call, trace_model
 from memfit.steps.rematerialisation.choosing.refine import refine
 from memfit.steps.rematerialisation.segments import Segments
 from memfit.steps.rematerialisation.trace import TensorId, Trace
@@ -37,7 +37,34 @@ def find_choices(
     """
     if compiled is None:
         compiled = bool(getattr(model, "jit_compile", False))
-    traces = trace_model(model, batch_size, specs, compiled=compiled)
+    return find_in(trace_model(model, batch_size, specs, compiled=compiled), batch_size)
+
+
+def find_choices_of_loss(
+    compute: Callable[..., Any],
+    weights: Sequence[Any],
+    specs: tuple[Any, ...],
+    batch_size: int,
+    *,
+    compiled: bool,
+) -> tuple[Segments, ...]:
+    """Lists the choices for a loss function, as `find_choices` does for a model.
+
+    Args:
+        compute: Takes tensors and returns the loss, a scalar.
+        weights: TensorFlow's variables to differentiate by.
+        specs: Tensor specs of its arguments.
+        batch_size: The batch the figures are for.
+        compiled: Whether XLA compiles the step.
+    """
+    traces = trace_call(
+        lambda *tensors: [compute(*tensors)], lambda: weights, specs, batch_size, compiled=compiled
+    )
+    return find_in(traces, batch_size)
+
+
+def find_in(traces: ModelTrace, batch_size: int) -> tuple[Segments, ...]:
+    """Lists the choices in traces, from the fastest to the one with the least memory."""
     stock_bytes = Ledger(traces.stock).count(_keep_everything(traces.stock)).peak
     search = _Search(traces.rewritten, stock_bytes, batch_size)
     best: list[Segments] = []

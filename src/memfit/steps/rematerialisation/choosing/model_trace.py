@@ -1,10 +1,11 @@
 """Tracing a model: its forward and backward pass as TensorFlow really builds them, without running either."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from memfit.compat.keras_layers import added_losses, forget_losses
-from memfit.compat.tf_graphs import gradients
+from memfit.compat.tf_graphs import Op, gradients
 from memfit.errors import InvalidInput
 from memfit.steps.rematerialisation.backward_order import list_gradient_ops, order_backward_ops
 from memfit.steps.rematerialisation.rewrite.concats import split_concats
@@ -37,37 +38,92 @@ def trace_model(model: Any, batch_size: int, specs: Any = None, *, compiled: boo
     Raises:
         InvalidInput: If the shapes of the model's inputs are not known.
     """
+    specs = find_input_specs(model, batch_size) if specs is None else specs
+
+    def call(x: Any) -> list[Any]:
+        outputs = model(x, training=True)
+        return [*_flatten(outputs), *(loss for _, _, loss in added_losses(model))]
+
+    traces = trace_call(
+        call,
+        lambda: [variable.value for variable in model.trainable_variables],
+        (specs,),
+        batch_size,
+        compiled=compiled,
+    )
+    forget_losses(model)
+    return traces
+
+
+def trace_call(
+    call: Callable[..., Sequence[Any]],
+    list_weights: Callable[[], Sequence[Any]],
+    specs: tuple[Any, ...],
+    batch_size: int,
+    *,
+    compiled: bool,
+) -> ModelTrace:
+    """Traces a function and the gradients of what it returns.
+
+    Args:
+        call: Takes tensors and returns those whose gradients a training step computes.
+        list_weights: Returns the variables to differentiate by, once the function has been called.
+        specs: Tensor specs of its arguments.
+    """
     import tensorflow as tf
 
-    specs = find_input_specs(model, batch_size) if specs is None else specs
     traces: list[ModelTrace] = []
 
-    def step(x: Any) -> None:
+    def step(*x: Any) -> None:
         graph = tf.compat.v1.get_default_graph()
         before = len(graph.get_operations())
         with tf.name_scope("rematerialised") as scope:
-            y = model(x, training=True)
-        outputs = [*tf.nest.flatten(y), *(loss for _, _, loss in added_losses(model))]
+            outputs = call(*x)
         outputs = [output for output in outputs if output.dtype.is_floating or output.dtype.is_complex]
         forward = graph.get_operations()[before:]
-        grad_ys = [tf.ones_like(output) for output in outputs]
-        after = len(graph.get_operations())
-        weights = [variable.value for variable in model.trainable_variables]
-        results = gradients(outputs, grad_ys, weights, graph)
-        backward = order_backward_ops(forward, graph.get_operations()[after:], list_gradient_ops(results))
-        stock = read_trace(forward, backward, scope, batch_size)
-        backward, results = split_concats(graph.get_operations()[after:], results)
-        backward = order_backward_ops(
-            forward, split_sums(backward), list_gradient_ops(results), by_branch=compiled
-        )
-        traces.append(ModelTrace(stock, read_trace(forward, backward, scope, batch_size)))
+        weights = list(list_weights())
+        traces.append(read_traces(forward, scope, outputs, weights, batch_size, compiled=compiled)[0])
 
-    tf.function(step, autograph=False).get_concrete_function(specs)
-    forget_losses(model)
-    if not compiled:
-        return traces[0]
-    stock, rewritten = (replace(trace, in_place=False) for trace in (traces[0].stock, traces[0].rewritten))
-    return ModelTrace(stock, rewritten)
+    tf.function(step, autograph=False).get_concrete_function(*specs)
+    return traces[0]
+
+
+def read_traces(
+    forward: Sequence[Op],
+    scope: str,
+    outputs: Sequence[Any],
+    weights: Sequence[Any],
+    batch_size: int,
+    *,
+    compiled: bool,
+) -> tuple[ModelTrace, list[Any]]:
+    """Builds the gradients of forward ops in their graph, which is not for running, and reads both traces.
+
+    Returns:
+        The traces, and the gradients.
+    """
+    import tensorflow as tf
+
+    graph = forward[0].graph
+    grad_ys = [tf.ones_like(output) for output in outputs]
+    after = len(graph.get_operations())
+    results = gradients(outputs, grad_ys, list(weights), graph)
+    backward = order_backward_ops(forward, graph.get_operations()[after:], list_gradient_ops(results))
+    stock = read_trace(forward, backward, scope, batch_size)
+    backward, results = split_concats(graph.get_operations()[after:], results)
+    backward = order_backward_ops(
+        forward, split_sums(backward), list_gradient_ops(results), by_branch=compiled
+    )
+    traces = (stock, read_trace(forward, backward, scope, batch_size))
+    if compiled:
+        traces = (replace(traces[0], in_place=False), replace(traces[1], in_place=False))
+    return ModelTrace(*traces), results
+
+
+def _flatten(outputs: Any) -> list[Any]:
+    import tensorflow as tf
+
+    return list(tf.nest.flatten(outputs))
 
 
 def find_input_specs(model: Any, batch_size: int) -> Any:

@@ -1,7 +1,7 @@
 """Rewriting a backward pass so that it reads recomputed tensors instead of stored ones."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from memfit.compat.tf_graphs import Op, Tensor, clone, compiles_with_xla, run_after, set_input
@@ -11,7 +11,7 @@ from memfit.steps.rematerialisation.recomputation import is_available, order_seg
 from memfit.steps.rematerialisation.rewrite.sums import split_sums
 from memfit.steps.rematerialisation.rewrite.xla import XlaOrder, XlaStorage, build_flag, make_wait
 from memfit.steps.rematerialisation.segments import Segments
-from memfit.steps.rematerialisation.trace import TensorId, Trace, read_trace
+from memfit.steps.rematerialisation.trace import TensorId, Trace, name_in, read_trace
 
 
 def check_names(forward: Sequence[Op], scope: str, segments: Segments) -> None:
@@ -20,7 +20,15 @@ def check_names(forward: Sequence[Op], scope: str, segments: Segments) -> None:
     Raises:
         InvalidInput: If the model does not have the ops that the segments refer to.
     """
-    names = {op.name.removeprefix(scope) for op in forward}
+    check_known({name_in(scope, op) for op in forward}, segments)
+
+
+def check_known(names: Collection[str], segments: Segments) -> None:
+    """Refuses segments that refer to other forward ops than those with these names.
+
+    Raises:
+        InvalidInput: If one of theirs is not among them.
+    """
     wanted = [*(tensor.rpartition(":")[0] for tensor in segments.kept), *segments.starts]
     missing = [name for name in wanted if name not in names]
     if missing:

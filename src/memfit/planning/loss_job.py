@@ -1,0 +1,165 @@
+"""The job of a loss function in a loop of the user's own, and its plan."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+from memfit.errors import InvalidInput
+from memfit.estimation.recording.specs import Spec
+from memfit.estimation.recording.step import Build
+from memfit.planning.does_not_fit import DoesNotFit
+from memfit.planning.job import RECORDED_PARTS, Job
+from memfit.planning.plan import Plan
+from memfit.planning.planning import make_plan
+from memfit.sizes import Size
+from memfit.steps.recipe import Recipe
+from memfit.steps.rematerialisation import Segments, find_choices_of_loss
+
+
+@dataclass(frozen=True)
+class LossJob(Job):
+    """A loss function whose gradients are to be fitted; `model` is the `LossFunction`, `data` its `Spec`.
+
+    Attributes:
+        samples: Arrays with a few real samples, for the trial in parts; None for synthetic ones.
+    """
+
+    samples: tuple[Any, ...] | None = None
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether Keras's `fit` trains."""
+        return False
+
+    @property
+    def fixed_step(self) -> str | None:
+        """Nothing fixes it."""
+        return None
+
+    @property
+    def updates(self) -> bool:
+        """The update is the user's."""
+        return False
+
+    @cached_property
+    def trial(self) -> Any:
+        """What came of computing a few samples in parts."""
+        from memfit.planning.job import vary_whole_numbers
+        from memfit.steps.losses.additivity import SAMPLES, try_in_parts
+
+        samples = self.samples
+        if samples is None:
+            samples = tuple(map(vary_whole_numbers, self.spec.batch(SAMPLES)))
+        trial = try_in_parts(self.model, samples)
+        self.model.sums = trial.sums
+        return trial
+
+    @property
+    def why_not_micro_batches(self) -> str | None:
+        """Says why a batch cannot be cut into micro-batches, or None where it can."""
+        why_not: str | None = self.trial.why_not
+        return why_not
+
+    @cached_property
+    def outputs_differ(self) -> str | None:
+        """Why micro-batches would give something else than the whole batch, or None; its loss was tried with it."""
+        differs: str | None = self.trial.differs
+        return differs
+
+    @cached_property
+    def losses_differ(self) -> str | None:
+        """None: a loss function is tried as a whole."""
+        return None
+
+    @cached_property
+    def segment_choices(self) -> tuple[tuple[Segments, ...], str | None]:
+        """The choices of segments for rematerialisation, least recomputation first, and why there are none."""
+        loss, specs = self.model, tuple(self.spec.tensor_specs(self.reference_batch))
+        try:
+            choices = find_choices_of_loss(
+                lambda *tensors: loss.compute(tensors)[0],
+                loss.values,
+                specs,
+                self.reference_batch,
+                compiled=bool(loss.jit_compile),
+            )
+        except InvalidInput as error:
+            return (), str(error)
+        return choices, None if choices else "no tensor of this function is worth computing again"
+
+    def build(self, recipe: Recipe | None) -> Build | None:
+        """Returns what builds the step of a recipe on the copy that is recorded."""
+        return partial(_build, recipe=recipe or Recipe())
+
+
+def _build(loss: Any, recipe: Recipe) -> Any:
+    from memfit.steps.losses.step import build_gradients
+
+    return build_gradients(loss, recipe, parts=None if recipe.micro_batch is None else RECORDED_PARTS)
+
+
+def plan_loss(job: LossJob, beside: int, reason: str) -> Plan:
+    """Chooses how to compute the gradients of a loss function so that a loop fits into the memory.
+
+    Args:
+        job: The job, for all of the memory.
+        beside: Bytes of that which something else takes: the optimizer's state, other networks.
+        reason: What that is, in a few words.
+
+    Raises:
+        DoesNotFit: If no allowed plan fits; it says what would.
+        InvalidInput: If what is beside leaves nothing.
+    """
+    if beside >= job.memory:
+        raise InvalidInput(
+            f"Weights, optimizer state and whatever else is in the memory take {Size(beside)} alone",
+            received=f"memory={job.memory}",
+            remedy="Give more memory, or use a smaller network",
+        )
+    try:
+        made = make_plan(replace(job, memory=Size(job.memory - beside)))
+    except DoesNotFit as error:
+        if not beside:
+            raise
+        story = f"{error} That is without {Size(beside)} of the {job.memory} that are {reason}."
+        needed = Size(error.smallest_memory + beside)
+        raise DoesNotFit(story, needed, error.largest_batch, error.fidelity) from None
+    if not beside:
+        return made
+    return replace(
+        made,
+        memory=job.memory,
+        stock=Size(made.stock + beside),
+        predicted=Size(made.predicted + beside),
+        source=f"{made.source}; {Size(beside)} beside it ({reason})",
+    )
+
+
+def spec_of_call(loss: Any, tensors: Any) -> Spec:
+    """Returns what the tensors of a call look like, from themselves or from their specs.
+
+    Raises:
+        InvalidInput: If a dimension beside the samples is not known.
+    """
+    from memfit.estimation.recording.specs import Leaf
+
+    leaves = []
+    for tensor, has in zip(tensors, loss.call.has_samples, strict=True):
+        shape = tuple(tensor.shape)[1:] if has else tuple(tensor.shape)
+        if None in shape:
+            raise InvalidInput(
+                "Every dimension but that of the samples must be known", received=tuple(tensor.shape)
+            )
+        leaves.append(Leaf(shape, tensor.dtype.name, has))
+    return Spec(tuple(leaves))
+
+
+def first_samples_of(loss: Any, tensors: Any) -> tuple[Any, ...] | None:
+    """Returns arrays with the first samples of a call, for its trial in parts; None where there are too few."""
+    from memfit.steps.losses.additivity import SAMPLES
+
+    count = loss.call.count_samples(tensors)
+    if count is None or count < SAMPLES or not all(hasattr(tensor, "numpy") for tensor in tensors):
+        return None
+    pairs = zip(tensors, loss.call.has_samples, strict=True)
+    return tuple((tensor[:SAMPLES] if has else tensor).numpy() for tensor, has in pairs)

@@ -1,0 +1,152 @@
+"""The tapes of a step that someone else wrote: its gradients, with activations computed again.
+
+A custom `train_step` calls `tape.gradient` once, or once for each of its networks. While such a step is traced,
+`tf.GradientTape.gradient` is replaced: it takes the ops since the last gradient, builds the same gradients, and
+rewrites them. It sees ops, not layers, so that it does not matter what the step calls.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from memfit.compat.tf_graphs import Op, compiles_with_xla
+from memfit.sizes import Size
+from memfit.steps.rematerialisation.choosing.find import find_in
+from memfit.steps.rematerialisation.choosing.model_trace import read_traces
+from memfit.steps.rematerialisation.model_call import build_gradients
+from memfit.steps.rematerialisation.rewrite.backward import check_known
+from memfit.steps.rematerialisation.segments import Segments
+
+Differentiate = Callable[[Sequence[Op], Any, Sequence[Any]], list[Any]]
+
+
+@contextmanager
+def rematerialised_tapes(segments: Segments) -> Iterator[None]:
+    """Lets the tapes of a step that is traced meanwhile keep no more than segments say.
+
+    Raises:
+        InvalidInput: If the segments were chosen for another step.
+    """
+    known: set[str] = set()
+
+    def differentiate(forward: Sequence[Op], target: Any, weights: Sequence[Any]) -> list[Any]:
+        import tensorflow as tf
+
+        names = {op.name for op in forward}
+        known.update(names)
+        kept = tuple(tensor for tensor in segments.kept if tensor.rpartition(":")[0] in names)
+        starts = tuple(start for start in segments.starts if start in names)
+        own = replace(segments, kept=kept, starts=starts)
+        with tf.name_scope("gradient_tape"):
+            one = tf.ones_like(target)
+            return build_gradients(forward, "", own, [(target, one)], [], weights, [target])
+
+    with _replaced_tapes(differentiate):
+        yield
+    check_known(known, segments)
+
+
+def find_choices_of_step(step: Callable[[Any], Any], spec: Any, batch_size: int) -> tuple[Segments, ...]:
+    """Lists the choices for a training step, from the fastest to the one with the least memory.
+
+    Each of its gradients has choices of its own; the step's are those in which all stay below a number of bytes.
+
+    Args:
+        step: Takes a batch, as a model's `train_step`.
+        spec: Tensor specs of the batch.
+        batch_size: The batch the figures are for.
+    """
+    import tensorflow as tf
+
+    found: list[tuple[Segments, ...]] = []
+
+    def differentiate(forward: Sequence[Op], target: Any, weights: Sequence[Any]) -> list[Any]:
+        traces, gradients = read_traces(forward, "", [target], weights, batch_size, compiled=False)
+        found.append(find_in(traces, batch_size))
+        return gradients
+
+    def trace(data: Any) -> None:
+        found.clear()  # a step that makes variables is traced twice
+        with _replaced_tapes(differentiate):
+            step(data)
+
+    tf.function(trace, autograph=False).get_concrete_function(spec)
+    return _combine(found)
+
+
+def _combine(found: Sequence[tuple[Segments, ...]]) -> tuple[Segments, ...]:
+    """Combines the choices of several gradients of a step: those that stay below each of their sizes."""
+    known = [choices for choices in found if choices]
+    stock = max((choices[0].stock_bytes for choices in known), default=Size(0))
+    combined: list[Segments] = []
+    for most in sorted({choice.activation_bytes for choices in known for choice in choices}, reverse=True):
+        chosen = [
+            next((choice for choice in choices if choice.activation_bytes <= most), choices[-1])
+            for choices in known
+            if choices[0].stock_bytes > most
+        ]
+        largest = max([choice.activation_bytes for choice in chosen], default=most)
+        if not chosen or largest >= min([other.activation_bytes for other in combined], default=stock):
+            continue
+        combined.append(
+            replace(
+                chosen[0],
+                starts=tuple(start for choice in chosen for start in choice.starts),
+                kept=tuple(tensor for choice in chosen for tensor in choice.kept),
+                stock_bytes=stock,
+                activation_bytes=largest,
+                recomputed=sum(choice.recomputed for choice in chosen) / len(found),
+            )
+        )
+    return tuple(combined)
+
+
+@contextmanager
+def _replaced_tapes(differentiate: Differentiate) -> Iterator[None]:
+    """Lets the outermost tapes of the graph that is traced ask for their gradients elsewhere."""
+    import tensorflow as tf
+
+    graph = tf.compat.v1.get_default_graph()
+    own = {name: getattr(tf.GradientTape, name) for name in ("__enter__", "__exit__", "gradient")}
+    depth, done = 0, len(graph.get_operations())
+    differentiated: set[int] = set()
+
+    def enter(tape: Any) -> Any:
+        nonlocal depth
+        depth += 1
+        return own["__enter__"](tape)
+
+    def leave(tape: Any, *args: Any) -> Any:
+        nonlocal depth
+        depth -= 1
+        return own["__exit__"](tape, *args)
+
+    def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal done
+        plain = depth or args or kwargs or tf.compat.v1.get_default_graph() is not graph
+        weights = [getattr(source, "value", source) for source in tf.nest.flatten(sources)]
+        if plain or not _is_plain_loss(target) or not all(isinstance(w, tf.Variable) for w in weights):
+            return own["gradient"](tape, target, sources, *args, **kwargs)
+        forward = graph.get_operations()[done:]
+        if id(tape) in differentiated or target.op not in set(forward) or compiles_with_xla(graph):
+            return own["gradient"](tape, target, sources)
+        differentiated.add(id(tape))  # a persistent tape's next gradient reads the same activations
+        gradients = differentiate(forward, target, weights)
+        done = len(graph.get_operations())
+        return tf.nest.pack_sequence_as(sources, gradients)
+
+    replaced = {"__enter__": enter, "__exit__": leave, "gradient": gradient}
+    for name, function in replaced.items():
+        setattr(tf.GradientTape, name, function)
+    try:
+        yield
+    finally:
+        for name, function in own.items():
+            setattr(tf.GradientTape, name, function)
+
+
+def _is_plain_loss(target: Any) -> bool:
+    import tensorflow as tf
+
+    return isinstance(target, tf.Tensor) and target.dtype.is_floating

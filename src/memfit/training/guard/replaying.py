@@ -1,0 +1,172 @@
+"""Computing a batch until it succeeds: a step that runs out of memory is rolled back, tightened and done again."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from memfit.steps.recipe import Recipe
+from memfit.training.guard.events import Journal, OutOfMemory, Shortage, attempt, check_survivable, free
+from memfit.training.guard.room import Room
+from memfit.training.guard.tightening import Tightening
+
+# How often a step is repeated that cannot be made tighter; each time costs TensorFlow's 10 s, too.
+_REPEATS = 3
+# Steps without a shortage after which the faster step is tried again: far more than a shortage costs (10 s).
+_QUIET = 100
+
+
+class Step(Protocol):
+    """What is replayed: a step whose computing can be undone."""
+
+    @property
+    def computing_has_updated(self) -> bool:
+        """Whether a `compute` that failed may have begun to change weights or optimizer."""
+
+    def note(self) -> None:
+        """Notes what `undo` puts back."""
+
+    def compute(self, data: Any, spec: Any) -> Any:
+        """Computes a batch."""
+
+    def undo(self) -> None:
+        """Puts back what `compute` changed."""
+
+    def abandon(self) -> None:
+        """Frees what a step that was not finished has left."""
+
+
+class Replaying:
+    """Computes batches, each again in a tighter way where it ran out of memory.
+
+    Args:
+        owner: What is trained, a model or a loss function.
+        recipe: How to compute steps at first.
+        build: Builds the step of a recipe.
+        steps: Where steps that were built are kept.
+    """
+
+    def __init__(
+        self,
+        owner: Any,
+        recipe: Recipe,
+        build: Callable[[Recipe], Any],
+        tightening: Tightening,
+        journal: Journal,
+        steps: dict[Recipe, Any],
+    ) -> None:
+        self._owner, self._build, self._tightening, self._journal = owner, build, tightening, journal
+        self._steps = steps
+        self._quiet = 0
+        self._faster: list[Recipe] = []  # the recipes that ran out, the last one last
+        self._tighter: Recipe | None = None  # what to go back to while a faster step is on trial
+        self._room = Room()
+        self.batch = 0
+        self.recipe = recipe
+
+    @property
+    def step(self) -> Any:
+        """The step of the present recipe."""
+        if self.recipe not in self._steps:
+            self._steps[self.recipe] = self._build(self.recipe)
+        return self._steps[self.recipe]
+
+    def compute(self, data: Any, spec: Any, batch: Callable[[], Any]) -> Any:
+        """Computes a batch; returns what the step that succeeded returns.
+
+        Args:
+            data: What the step takes.
+            spec: What is known of all batches.
+            batch: Returns the batch itself.
+
+        Raises:
+            OutOfMemory: If nothing that is allowed was tight enough.
+        """
+        self.batch += 1
+        self._quiet += 1
+        if self._quiet > _QUIET and self._faster:
+            self._try_faster()
+        repeated = 0
+        while True:
+            step = self.step
+            step.note()
+            compute = partial(step.compute, data, spec)
+            result, lack = attempt(partial(self._room.measure, self.recipe, compute))
+            if lack is None:
+                return result
+            if step.computing_has_updated:
+                raise self.half_updated(
+                    lack, "a step that updates weights while it computes cannot be taken up half-way"
+                )
+            check_survivable(self._owner, lack)
+            step.undo()
+            repeated = self._answer(lack, batch(), repeated)
+
+    def settle(self) -> None:
+        """Notes that the batch is done: a faster step that was on trial is kept."""
+        self._tighter = None
+
+    def end(self) -> None:
+        """Lets go of what only a training needs: gradients of a step that was interrupted, accumulators."""
+        for recipe, step in list(self._steps.items()):
+            step.abandon()
+            self._forget(recipe)
+
+    def no_room(self, lack: Shortage, need: int | None = None) -> OutOfMemory:
+        """Builds the error of a step that nothing can make fit."""
+        return OutOfMemory(self._tightening.say_what_would_help(self.recipe, str(lack), need, free()))
+
+    def half_updated(self, lack: Shortage, reason: str) -> OutOfMemory:
+        """Builds the error of an update that was cut off for good."""
+        self.note(lack, f"The update had begun and cannot be finished: {reason}")
+        return OutOfMemory(
+            f"Memory ran out while the weights were being updated ({lack}), and {reason}. A part of the weights "
+            "is updated and the rest is not: go on from a checkpoint.",
+            intact=False,
+        )
+
+    def note(self, lack: Shortage, done: str) -> None:
+        """Notes that memory ran out, and what is done about it."""
+        self._journal.ran_out("training", self.batch, lack, done)
+
+    def _forget(self, recipe: Recipe) -> None:
+        """Drops a step that holds memory: in micro-batches a variable for the gradient of every weight."""
+        if recipe.micro_batch is not None:
+            self._steps.pop(recipe, None)
+
+    def _answer(self, lack: Shortage, data: Any, repeated: int) -> int:
+        """Chooses how the batch is tried again; returns how often it then is with the same recipe."""
+        self._quiet = 0
+        if self._tighter is not None:  # a trial, and the last one
+            self.recipe, self._tighter, self._faster = self._tighter, None, []
+            self.note(lack, f"Rolled back; goes on in {self.recipe}")
+            return 0
+        if not repeated and self._room.there_is(self.recipe):
+            self.note(lack, "Rolled back; there is room for the step again, and it is repeated")
+            return 1
+        need = self._room.need.get(self.recipe)
+        tighter = self._tightening.tighter(self.recipe, data, need, free())
+        if tighter is None:
+            if repeated < _REPEATS and self._may_have_been_unlucky():
+                self.note(lack, "Rolled back; nothing tighter is left or allowed, and it is repeated")
+                return repeated + 1
+            self.note(lack, "Rolled back; nothing tighter is left or allowed")
+            raise self.no_room(lack, need)
+        self._faster.append(self.recipe)
+        self._forget(self.recipe)
+        self.recipe, remark = tighter
+        self.note(lack, f"Rolled back, and trained again in {self.recipe}{remark}")
+        return 0
+
+    def _may_have_been_unlucky(self) -> bool:
+        """Whether only the gaps between tensors may have been in the way: they lie elsewhere the next time."""
+        if self.recipe in self._room.need:
+            return self._room.there_is(self.recipe)
+        return self.recipe.segments is not None  # chosen to fill the memory
+
+    def _try_faster(self) -> None:
+        """Goes back to the faster step, on trial, where a step like that has found room before and would now."""
+        self._quiet = 0
+        if not self._room.there_is(self._faster[-1]):
+            return
+        self._tighter, self.recipe = self.recipe, self._faster.pop()
+        self._journal.note(f"There is room again: from batch {self.batch} on in {self.recipe}.")
