@@ -3,7 +3,7 @@
 Checked with Keras 3.12.0 and 3.15.1.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -58,6 +58,39 @@ def layers_inside(layer: Any) -> list[Any]:
 def input_structure(model: Any) -> Any:
     """The inputs of a functional model as its `call` takes them, nested as they are; None where it has none."""
     return getattr(model, "_inputs_struct", None)
+
+
+def functional_of(layer: Any) -> Any:
+    """The graph of layers that a functional or sequential model is; None for any other layer."""
+    import keras
+    from keras.src.models.functional import Functional
+
+    if isinstance(layer, keras.Sequential) and type(layer).call is keras.Sequential.call:
+        return layer._functional
+    return layer if isinstance(layer, Functional) and type(layer).call is Functional.call else None
+
+
+def run_through(model: Any, inputs: Any, visit: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> Any:
+    """Goes through a functional model and those nested in it, whatever stands for its tensors.
+
+    Args:
+        inputs: What stands for the model's inputs, in their structure.
+        visit: Gives what stands for the outputs of a layer or an operation that is called with such arguments.
+    """
+
+    def call(operation: Any) -> Any:
+        if functional_of(operation) is not None:
+            return lambda *args, **_: run_through(operation, args[0], visit)
+        return lambda *args, **kwargs: visit(operation, args, kwargs)
+
+    return functional_of(model)._run_through_graph(inputs, operation_fn=call)
+
+
+def call_to_infer(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls a layer or an operation as a model does that predicts."""
+    if getattr(operation, "_call_has_training_arg", False):
+        kwargs = {**kwargs, "training": False}
+    return operation(*args, **kwargs)
 
 
 def mask_of(tensor: Any) -> Any:

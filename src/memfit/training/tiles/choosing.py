@@ -1,0 +1,99 @@
+"""The size of tiles: what the user asks for, or the largest that the free memory is predicted to hold."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+from memfit.budgets.budget import budget, read_count
+from memfit.budgets.peaks import PeakMeter, device_name, take_one_region
+from memfit.errors import InvalidInput
+from memfit.training.tiles.grid import Grid, Layout, Sizes
+from memfit.training.tiles.network import TileNetwork
+
+# Each size that is tried next has sides of so much of the one before.
+_SMALLER = 0.85
+# The part of what is free that tiles may take: the allocator leaves gaps between large tensors, tiles that are a
+# little smaller cost little, and one that fails costs TensorFlow's 10 s.
+_FILLED = 0.6
+# The part of it that the tile which is measured is predicted to take.
+_MEASURED = 1 / 8
+
+
+Tiles = int | tuple[int, ...] | Literal["auto"]
+
+
+def check_alone(tiles: Any, micro_batch: int | None) -> None:
+    """Refuses tiles of micro-batches: images are computed one at a time."""
+    if micro_batch is not None:
+        raise InvalidInput(
+            "Tiles are of one image at a time, so give `tiles` or `micro_batch`, not both",
+            received=f"tiles={tiles!r}, micro_batch={micro_batch}",
+        )
+
+
+def check_tiles(tiles: Any, axes: int) -> Sizes | None:
+    """Returns the sides of tiles that were asked for; None for "auto".
+
+    Raises:
+        InvalidInput: If they are no sizes.
+    """
+    if tiles == "auto":
+        return None
+    sides = tiles if isinstance(tiles, tuple | list) else (tiles,) * axes
+    if len(sides) != axes or any(
+        isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in sides
+    ):
+        raise InvalidInput(
+            f'`tiles` is "auto", the side of a tile, or {axes} sides for this network', received=tiles
+        )
+    return tuple(sides)
+
+
+def list_grids(layout: Layout, image: Sizes) -> Iterator[Grid]:
+    """Lists smaller and smaller tiles, the whole image first."""
+    side, seen = max(image), None
+    while side >= 1:
+        tile = tuple(min(size, max(side, least)) for size, least in zip(image, layout.least, strict=True))
+        grid = layout.lay(tile)
+        if grid.tile != seen:
+            seen = grid.tile
+            yield grid
+        if all(side <= least for least in layout.least):
+            return
+        side = int(side * _SMALLER)
+
+
+def choose_grid(
+    layout: Layout, image: Sizes, networks: Callable[[Sizes], TileNetwork], compute: Callable[[Grid], Any]
+) -> Grid:
+    """Chooses the largest tiles for which there is room.
+
+    What a tile takes is predicted from the traced network. Where the device counts its memory, a tile that is
+    predicted to take a small part of it is measured: kernels take a workspace that no graph tells.
+
+    Args:
+        networks: Gives the network for a size of tiles.
+        compute: Computes the first tile of a grid, to be measured.
+    """
+    take_one_region()  # of an arena: no tile's tensor lies across two
+    room = _FILLED * budget().device.free
+    grids = list(list_grids(layout, image))
+    taken = networks(grids[-1].tile).predicted / math.prod(grids[-1].tile)
+    small = _find_largest(grids, _MEASURED * room / taken)
+    positions = math.prod(small.tile)
+    taken = max(networks(small.tile).predicted, _measure(lambda: compute(small))) / positions
+    return _find_largest(grids, room / taken)
+
+
+def _find_largest(grids: Sequence[Grid], positions: float) -> Grid:
+    """Finds the largest tiles of at most so many positions, or the smallest that there are."""
+    return next((grid for grid in grids if math.prod(grid.tile) <= positions), grids[-1])
+
+
+def _measure(run: Callable[[], Any]) -> int:
+    """Runs something; returns what it took beside what was there before, 0 where the device does not count."""
+    device = device_name()
+    with PeakMeter(device) as meter:
+        count = read_count(device)
+        run()
+    return 0 if count is None else max(0, meter.peak - count.current)
