@@ -70,6 +70,11 @@ def functional_of(layer: Any) -> Any:
     return layer if isinstance(layer, Functional) and type(layer).call is Functional.call else None
 
 
+def output_structure(model: Any) -> Any:
+    """The outputs of a functional or sequential model, nested as they are."""
+    return functional_of(model)._outputs_struct
+
+
 def run_through(model: Any, inputs: Any, visit: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> Any:
     """Goes through a functional model and those nested in it, whatever stands for its tensors.
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from memfit.budgets.gpu_table import GPU, present_gpu
 from memfit.errors import CannotTell, InvalidInput
 from memfit.estimation.recording.specs import Spec, mapped, spec_of
+from memfit.estimation.worst_batch import leaves_open
 from memfit.planning.fidelity import Fidelity
 from memfit.sizes import Size
 from memfit.steps.installing import why_step_is_fixed
@@ -95,7 +96,7 @@ class Job:
         """Tensor specs of the inputs; None where the model tells them itself."""
         import tensorflow as tf
 
-        if getattr(self.model, "inputs", None):
+        if getattr(self.model, "inputs", None) and not leaves_open(self.model):
             return None
         structure = self.spec.structure
         x = structure[0] if isinstance(structure, tuple) else structure

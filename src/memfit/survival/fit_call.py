@@ -9,6 +9,9 @@ import numpy as np
 
 from memfit.compat.tf_datasets import dataset_batch_size
 from memfit.data.peeking import FirstBatch, first_batch, is_generator
+from memfit.data.shapes import Shapes
+from memfit.errors import CannotTell
+from memfit.estimation.worst_batch import look_where_needed
 
 
 @dataclass(frozen=True)
@@ -34,20 +37,23 @@ class FitCall:
         given = self.arguments.get("batch_size")
         if given is not None:
             return int(given)
+        if isinstance(self._x, Shapes):
+            return max(shape[0][0] for shape in self._x.seen)
         if hasattr(self._x, "element_spec"):
             return dataset_batch_size(self._x) or 32
         return _size_of_first(self._x) or 32
 
     @cached_property
     def _x(self) -> Any:
-        """The inputs; a first batch in place of what does not tell its shapes: the script will not read on."""
+        """The inputs; the shapes of all batches, or a first one, in place of what does not tell its shapes."""
         x: Any = self.arguments.get("x")
         if is_generator(x):
-            return FirstBatch(next(x))
-        spec = getattr(x, "element_spec", None)
-        if spec is None or (dataset_batch_size(x) is not None and _tells_shapes(spec)):
-            return x
-        return FirstBatch(next(iter(x)))
+            return FirstBatch(next(x))  # the script will not read on
+        try:
+            shapes = look_where_needed(self.model, x)
+        except CannotTell:
+            return FirstBatch(next(iter(x)))
+        return x if shapes is None else shapes
 
 
 def _leaves(structure: Any) -> Iterator[Any]:
@@ -58,10 +64,6 @@ def _leaves(structure: Any) -> Iterator[Any]:
             yield from _leaves(part)
     elif hasattr(structure, "shape"):
         yield structure
-
-
-def _tells_shapes(element_spec: Any) -> bool:
-    return all(leaf.shape.rank and None not in tuple(leaf.shape)[1:] for leaf in _leaves(element_spec))
 
 
 def _size_of_first(data: Any) -> int | None:

@@ -8,8 +8,9 @@ import keras
 import numpy as np
 
 from memfit.compat import keras_data
-from memfit.data.peeking import FirstBatch
+from memfit.data.peeking import FirstBatch, is_generator
 from memfit.errors import CannotTell, MemfitError, ProcessDied, StepFailed, in_one_line
+from memfit.estimation.worst_batch import leaves_open, look_where_needed
 from memfit.planning.plan import Plan
 from memfit.planning.planning import plan as make_plan
 from memfit.training.batches import batch_size_of
@@ -43,7 +44,10 @@ def choose_plan(
     runner = current_runner()
     try:
         with runner.teller(arguments).progress():
-            return runner.plan(model, memory, lambda room: _make_plan(model, arguments, first, room, allow))
+            plan = runner.plan(model, memory, lambda room: _make_plan(model, arguments, first, room, allow))
+        if is_generator(arguments["x"]) and leaves_open(model):
+            journal.note("Planned for batches like the first one: a generator gives each batch only once.")
+        return plan
     except _UNPLANNABLE as error:
         # A script under `memfit run` knows nothing of memfit, and could not tell it more.
         if memory is not None and not runner.restarts:
@@ -75,11 +79,16 @@ def _make_plan(
     memory: int | str | None,
     allow: str,
 ) -> Plan:
+    data: Any
     x, weight = arguments["x"], arguments["sample_weight"]
     if weight is None and arguments["class_weight"]:
         weight = np.ones(1, "float32")  # Keras makes a sample weight of every class weight
-    data = (first or x) if keras_data.batches_itself(x) else (x, arguments["y"], weight)
-    samples = batch_size_of(x, arguments["batch_size"], first)
+    shapes = look_where_needed(model, x, careful=True) if not is_generator(x) else None
+    if shapes is not None:
+        data, samples = shapes, max(shape[0][0] for shape in shapes.seen)
+    else:
+        data = (first or x) if keras_data.batches_itself(x) else (x, arguments["y"], weight)
+        samples = batch_size_of(x, arguments["batch_size"], first)
     validates = arguments["validation_data"] is not None or bool(arguments["validation_split"])
     validation = (arguments["validation_batch_size"] or samples) if validates else None
     return make_plan(model, samples, memory, allow, data=data, validation_batch_size=validation)

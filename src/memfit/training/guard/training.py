@@ -1,13 +1,14 @@
 """Training under guard: a step that runs out of memory is rolled back, tightened and done again."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from memfit.data.shapes import BatchShape
 from memfit.steps.host_arrays import HostArrays
 from memfit.steps.installing import is_custom
 from memfit.steps.placeholder_buffers import settle_logs
@@ -17,6 +18,7 @@ from memfit.training.guard.events import Journal, OutOfMemory, Shortage, attempt
 from memfit.training.guard.reading import Reader, check_shapes
 from memfit.training.guard.room import Room
 from memfit.training.guard.tightening import Tightening
+from memfit.training.guard.ways import Ways
 
 # How often an update is taken up again: each time TensorFlow itself waits 10 s for memory.
 _UPDATES = 3
@@ -37,7 +39,7 @@ class GuardedTraining:
     def __init__(
         self,
         model: keras.Model,
-        recipe: Recipe,
+        ways: Ways,
         tightening: Tightening,
         reader: Reader,
         journal: Journal,
@@ -47,11 +49,14 @@ class GuardedTraining:
     ) -> None:
         self._model, self._tightening, self._reader, self._journal = model, tightening, reader, journal
         self._steps, self._host, self._after_batch = steps, host, after_batch
-        self._batch = self._quiet = 0
-        self._faster: list[Recipe] = []  # the recipes that ran out, the last one last
-        self._tighter: Recipe | None = None  # what to go back to while a faster step is on trial
+        self._batch = 0
+        self._ways, self._way = ways, ways.all[-1]
         self._room = Room()
-        self.recipe = recipe
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the last batch was computed."""
+        return self._way.recipe
 
     def __call__(self, iterator: Any) -> Any:
         """Trains as many batches as Keras wants to execute at once; returns the last one's logs."""
@@ -61,12 +66,17 @@ class GuardedTraining:
         """Lets go of what only a training needs: gradients of a step that was interrupted, accumulators."""
         for recipe, step in list(self._steps.items()):
             step.abandon()
-            self._forget(recipe)
+            if recipe.micro_batch is not None:
+                self._steps.pop(recipe)
 
     def _train(self, data: Any) -> Any:
+        if not self._batch:
+            self._build_all()
         self._batch += 1
-        self._quiet += 1
-        if self._quiet > _QUIET and self._faster:
+        shape = self._ways.measure(data, self._reader.spec)
+        self._way = self._ways.choose(shape)
+        self._way.quiet += 1
+        if self._way.quiet > _QUIET and self._way.faster:
             self._try_faster()
         repeated = 0
         while True:
@@ -80,43 +90,53 @@ class GuardedTraining:
                 )
             check_survivable(self._model, lack)
             self._step().undo()
-            repeated = self._answer(lack, data, repeated)
+            repeated = self._answer(lack, data, shape, repeated)
         self._update()
+        self._way.learn(shape)
         if self._after_batch is not None:
             self._after_batch(self._batch)
-        self._tighter = None
+        self._way.tighter = None
         return settle_logs(logs)
 
     def _compute(self, data: Any) -> tuple[Any, Shortage | None]:
         compute = partial(self._step().compute, data, self._reader.spec)
         try:
-            return attempt(lambda: self._room.measure(self.recipe, compute))
+            return attempt(lambda: self._room.measure((self._way, self.recipe), compute))
         except (tf.errors.OpError, RuntimeError):
             if self._host is None and not is_custom(self._model, "train_step"):
                 check_shapes(self._model, data, self._batch)
             raise
 
     def _step(self) -> TrainStep:
-        if self.recipe not in self._steps:
-            self._steps[self.recipe] = build(self._model, self.recipe, self._host)
-        return self._steps[self.recipe]
+        return self._build(self.recipe)
+
+    def _build(self, recipe: Recipe) -> TrainStep:
+        if recipe not in self._steps:
+            self._steps[recipe] = build(self._model, recipe, self._host)
+        return self._steps[recipe]
+
+    def _build_all(self) -> None:
+        """Builds the steps of all ways, the tightest first: what they keep is there before the first step."""
+        for way in reversed(self._ways.all):
+            self._build(way.recipe)
 
     def _forget(self, recipe: Recipe) -> None:
         """Drops a step that holds memory: in micro-batches a variable for the gradient of every weight."""
-        if recipe.micro_batch is not None:
+        if recipe.micro_batch is not None and not self._ways.uses(recipe):
             self._steps.pop(recipe, None)
 
-    def _answer(self, lack: Shortage, data: Any, repeated: int) -> int:
+    def _answer(self, lack: Shortage, data: Any, shape: BatchShape, repeated: int) -> int:
         """Chooses how the batch is tried again; returns how often it then is with the same recipe."""
-        self._quiet = 0
-        if self._tighter is not None:  # a trial, and the last one
-            self.recipe, self._tighter, self._faster = self._tighter, None, []
+        way = self._way = self._ways.set_apart(self._way, shape) or self._way
+        way.quiet = 0
+        if way.tighter is not None:  # a trial, and the last one
+            way.recipe, way.tighter, way.faster = way.tighter, None, []
             self._note(lack, f"Rolled back; goes on in {self.recipe}")
             return 0
-        if not repeated and self._room.there_is(self.recipe):
+        if not repeated and self._room.there_is((way, way.recipe)):
             self._note(lack, "Rolled back; there is room for the step again, and it is repeated")
             return 1
-        left, need = free(), self._room.need.get(self.recipe)
+        left, need = free(), self._room.need.get((way, way.recipe))
         batch = data if self._host is None else self._host.read(data)
         tighter = self._tightening.tighter(self.recipe, batch, need, left)
         if tighter is None:
@@ -125,24 +145,28 @@ class GuardedTraining:
                 return repeated + 1
             self._note(lack, "Rolled back; nothing tighter is left or allowed")
             raise OutOfMemory(self._tightening.say_what_would_help(self.recipe, str(lack), need, left))
-        self._faster.append(self.recipe)
-        self._forget(self.recipe)
-        self.recipe, remark = tighter
-        self._note(lack, f"Rolled back, and trained again in {self.recipe}{remark}")
+        before = way.recipe
+        way.faster.append(before)
+        way.recipe, remark = tighter
+        self._forget(before)
+        alone = len(self._ways.all) > 1 and bool(shape)
+        only = f", as are others of more than {_describe(self._ways.all[0].limits)}" if alone else ""
+        self._note(lack, f"Rolled back, and trained again in {self.recipe}{remark}{only}")
         return 0
 
     def _may_have_been_unlucky(self) -> bool:
         """Whether only the gaps between tensors may have been in the way: they lie elsewhere the next time."""
-        if self.recipe in self._room.need:
-            return self._room.there_is(self.recipe)
+        if (self._way, self.recipe) in self._room.need:
+            return self._room.there_is((self._way, self.recipe))
         return self.recipe.segments is not None  # chosen to fill the memory
 
     def _try_faster(self) -> None:
         """Goes back to the faster step, on trial, where a step like that has found room before and would now."""
-        self._quiet = 0
-        if not self._room.there_is(self._faster[-1]):
+        way = self._way
+        way.quiet = 0
+        if not self._room.there_is((way, way.faster[-1])):
             return
-        self._tighter, self.recipe = self.recipe, self._faster.pop()
+        way.tighter, way.recipe = way.recipe, way.faster.pop()
         self._journal.note(f"There is room again: from batch {self._batch} on in {self.recipe}.")
 
     def _update(self) -> None:
@@ -174,3 +198,7 @@ class GuardedTraining:
 
     def _note(self, lack: Shortage, done: str) -> None:
         self._journal.ran_out("training", self._batch, lack, done)
+
+
+def _describe(limits: Sequence[BatchShape] | None) -> str:
+    return " or ".join(", ".join(map(str, shape)) for shape in limits or ())

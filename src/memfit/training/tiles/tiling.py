@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from memfit.compat import keras_training
-from memfit.compat.keras_layers import set_logits
+from memfit.compat.keras_layers import output_structure, set_logits
 from memfit.training.guard.events import Journal, OutOfMemory, Shortage, attempt
 from memfit.training.guard.reading import Reader
 from memfit.training.tiles.choosing import check_tiles, choose_grid, list_grids
@@ -40,7 +40,7 @@ class Tiling:
         joined = [
             np.concatenate(parts) if len(parts) > 1 else parts[0] for parts in zip(*outputs, strict=True)
         ]
-        return keras.tree.pack_sequence_as(self._model.output, joined)
+        return keras.tree.pack_sequence_as(output_structure(self._model), joined)
 
     def compute(self, x: Any) -> tuple[list[Any], list[Any]]:
         """Returns the outputs (flat) of a batch of images as arrays, and their logits, as far as they have some."""
@@ -135,7 +135,7 @@ class TiledEvaluation:
         for output, logit in zip(outputs, logits, strict=True):
             if logit is not None:
                 set_logits(output, logit)
-        predicted = keras.tree.pack_sequence_as(self._model.output, outputs)
+        predicted = keras.tree.pack_sequence_as(output_structure(self._model), outputs)
         loss = keras_training.compute_loss(self._model, x, y, predicted, weight, training=False)
         keras_training.track_loss(self._model, loss, tf.shape(keras.tree.flatten(x)[0])[0])
         return self._model.compute_metrics(x, y, predicted, sample_weight=weight)
