@@ -6,7 +6,7 @@ COMPILER := .venv-gpu-compiler
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-monitor bench-remat bench-zoo chaos fuzz fuzz-peaks format clean
+.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-monitor bench-remat bench-zoo chaos fuzz fuzz-peaks format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -71,6 +71,9 @@ bench-fit: $(VENV)/installed  ## a job that fits, micro-batches, the largest bat
 
 bench-guard: $(VENV)/installed  ## what the guard costs a job that fits: time and memory
 	@$(BIN)/python benchmarks/guard/cost.py
+
+bench-large: $(VENV)/installed  ## a 3D U-Net trained in half of stock's peak, and predicted with in an eighth
+	@$(BIN)/python benchmarks/large/run.py
 
 bench-monitor: $(VENV)/installed  ## what MemoryMonitor and run records cost
 	@$(BIN)/python benchmarks/monitor/cost.py

@@ -86,7 +86,9 @@ def _sequence(image: tuple[int, ...]) -> keras.Model:
 def _volume(image: tuple[int, ...]) -> keras.Model:
     x = inputs = keras.Input((*image, 1))
     skip = x = L.Conv3D(2, 3, padding="same")(x)
-    x = L.Conv3D(2, 3, strides=2, padding="same", activation="relu")(x)  # TensorFlow pools no volumes of float64
+    x = L.Conv3D(2, 3, strides=2, padding="same", activation="relu")(
+        x
+    )  # TensorFlow pools no volumes of float64
     x = L.Conv3DTranspose(2, 2, strides=2)(x)
     return keras.Model(inputs, L.Conv3D(1, 3, padding="same")(L.Add()([x, skip])))
 

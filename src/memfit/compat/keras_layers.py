@@ -93,9 +93,15 @@ def run_through(model: Any, inputs: Any, visit: Callable[[Any, tuple[Any, ...], 
 
 def call_to_infer(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls a layer or an operation as a model does that predicts."""
-    if getattr(operation, "_call_has_training_arg", False):
+    if _takes_training(operation):
         kwargs = {**kwargs, "training": False}
     return operation(*args, **kwargs)
+
+
+def operation_name(operation: Any) -> str:
+    """The name of one of Keras's operations on tensors, such as "Add"; empty for layers."""
+    kind = type(operation)
+    return kind.__name__ if kind.__module__.startswith("keras.src.ops.") else ""
 
 
 def mask_of(tensor: Any) -> Any:
@@ -166,7 +172,7 @@ def seeded(layer: Any, seed: Any) -> Iterator[None]:
 def forward(model: Any, x: Any, *, training: bool) -> Any:
     """Calls the model as Keras's own steps do: `training` is passed only to a `call` that takes it."""
     with _recurrent_weights_read_once(model):
-        return model(x, training=training) if model._call_has_training_arg else model(x)
+        return model(x, training=training) if _takes_training(model) else model(x)
 
 
 def output_layers(model: Any) -> list[Any]:
@@ -196,6 +202,10 @@ def loops(model: Any) -> list[str]:
         for layer in all_layers(model)
         if isinstance(layer, keras.layers.RNN) and not layer.unroll and not _runs_on_cudnn(layer)
     ]
+
+
+def _takes_training(layer: Any) -> bool:
+    return bool(getattr(layer, "_call_has_training_arg", False))
 
 
 def _losses(layer: Any) -> list[Any]:

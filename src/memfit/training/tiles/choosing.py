@@ -1,7 +1,8 @@
 """The size of tiles: what the user asks for, or the largest that the free memory is predicted to hold."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any, Literal
 
 from memfit.budgets.budget import budget, read_count
@@ -49,22 +50,32 @@ def check_tiles(tiles: Any, axes: int) -> Sizes | None:
     return tuple(sides)
 
 
-def list_grids(layout: Layout, image: Sizes) -> Iterator[Grid]:
-    """Lists smaller and smaller tiles, the whole image first."""
-    side, seen = max(image), None
-    while side >= 1:
-        tile = tuple(min(size, max(side, least)) for size, least in zip(image, layout.least, strict=True))
-        grid = layout.lay(tile)
-        if grid.tile != seen:
-            seen = grid.tile
-            yield grid
-        if all(side <= least for least in layout.least):
-            return
-        side = int(side * _SMALLER)
+def find_grid(layout: Layout, positions: float) -> Grid:
+    """Finds the tiles of at most so many positions with the least work; the smallest tiles where all are larger.
+
+    Tiles are cubes as a rule; an axis that is not cut at all has no halo, which may be less work.
+    """
+    grids = list(_list_grids(layout))
+    small = [grid for grid in grids if math.prod(grid.tile) <= positions]
+    if not small:
+        return min(grids, key=lambda grid: math.prod(grid.tile))
+    return min(small, key=lambda grid: (grid.count * math.prod(grid.tile), math.prod(grid.tile)))
+
+
+def _list_grids(layout: Layout) -> Iterator[Grid]:
+    image, least = layout.image, layout.least
+    for whole in product((False, True), repeat=len(image)):
+        side = max(image)
+        while True:
+            sides = zip(image, least, whole, strict=True)
+            yield layout.lay(tuple(size if all_of_it else max(side, low) for size, low, all_of_it in sides))
+            if side <= min(least):
+                break
+            side = int(side * _SMALLER)
 
 
 def choose_grid(
-    layout: Layout, image: Sizes, networks: Callable[[Sizes], TileNetwork], compute: Callable[[Grid], Any]
+    layout: Layout, networks: Callable[[Sizes], TileNetwork], compute: Callable[[Grid], Any]
 ) -> Grid:
     """Chooses the largest tiles for which there is room.
 
@@ -77,17 +88,12 @@ def choose_grid(
     """
     take_one_region()  # of an arena: no tile's tensor lies across two
     room = _FILLED * budget().device.free
-    grids = list(list_grids(layout, image))
-    taken = networks(grids[-1].tile).predicted / math.prod(grids[-1].tile)
-    small = _find_largest(grids, _MEASURED * room / taken)
+    least = find_grid(layout, 0)
+    taken = networks(least.tile).predicted / math.prod(least.tile)
+    small = find_grid(layout, _MEASURED * room / taken)
     positions = math.prod(small.tile)
     taken = max(networks(small.tile).predicted, _measure(lambda: compute(small))) / positions
-    return _find_largest(grids, room / taken)
-
-
-def _find_largest(grids: Sequence[Grid], positions: float) -> Grid:
-    """Finds the largest tiles of at most so many positions, or the smallest that there are."""
-    return next((grid for grid in grids if math.prod(grid.tile) <= positions), grids[-1])
+    return find_grid(layout, room / taken)
 
 
 def _measure(run: Callable[[], Any]) -> int:

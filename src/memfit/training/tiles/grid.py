@@ -72,6 +72,7 @@ class Layout:
     """What decides how images of one size may be cut.
 
     Attributes:
+        image: The spatial size of the images.
         period: For each axis, what the place of a tile is a multiple of: the network's strides together.
         halo: For each axis, the positions of a tile between others that are computed for its neighbours' sake.
 
@@ -80,7 +81,7 @@ class Layout:
     """
 
     def __init__(self, model: Any, image: Sizes) -> None:
-        self._model, self._image = model, image
+        self._model, self.image = model, image
         _, between = follow(model, _whole(image))
         scales = [[extent.scale for extent in tensor] for tensor in [_whole(image), *between]]
         self.period = tuple(
@@ -92,7 +93,7 @@ class Layout:
     def least(self) -> Sizes:
         """The smallest tile."""
         return tuple(
-            self._round_up(axis, self.halo[axis] + self.period[axis]) for axis in range(len(self._image))
+            self._round_up(axis, self.halo[axis] + self.period[axis]) for axis in range(len(self.image))
         )
 
     def lay(self, tile: Sizes) -> Grid:
@@ -102,7 +103,7 @@ class Layout:
             InvalidInput: If a tile is not larger than its halo.
         """
         sizes, steps = [], []
-        for axis, (image, wanted, period) in enumerate(zip(self._image, tile, self.period, strict=True)):
+        for axis, (image, wanted, period) in enumerate(zip(self.image, tile, self.period, strict=True)):
             # Padding depends on what a size leaves when it is divided by the strides.
             size = image if wanted >= image else wanted - (wanted - image) % period
             step = image if size == image else (size - self.halo[axis]) // period * period
@@ -114,11 +115,11 @@ class Layout:
                 )
             sizes.append(size)
             steps.append(step)
-        return Grid(self._model, self._image, tuple(sizes), tuple(steps))
+        return Grid(self._model, self.image, tuple(sizes), tuple(steps))
 
     def _find_halo(self, axis: int) -> int:
         """Looks at a tile that is cut on both sides."""
-        size, extents = self._image[axis], list(_whole(self._image))
+        size, extents = self.image[axis], list(_whole(self.image))
         extents[axis] = Extent(size, size, 0, 0, size)
         outputs, _ = follow(self._model, tuple(extents))
         inner = min(
@@ -127,7 +128,7 @@ class Layout:
         return size - inner
 
     def _round_up(self, axis: int, size: int) -> int:
-        image = self._image[axis]
+        image = self.image[axis]
         return min(image, size + (image - size) % self.period[axis])
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from memfit.compat.keras_layers import functional_of, run_through
+from memfit.compat.keras_layers import functional_of, operation_name, run_through
 from memfit.errors import InvalidInput
 from memfit.training.tiles.extent import Extent
 
@@ -109,7 +109,7 @@ def _find_rule(operation: Any, others: Sequence[Any], rank: int) -> Rule:
     if kind in _ELEMENTWISE | _MERGES | _OVER_CHANNELS:
         return _keep
     plain = all(other is None or isinstance(other, bool | int | float | str) for other in others)
-    if kind.__module__.startswith("keras.src.ops.") and kind.__name__ in _OPERATIONS and plain:
+    if operation_name(operation) in _OPERATIONS and plain:
         return _keep
     if kind in _WHOLE:
         raise _refuse(operation, name)

@@ -1,5 +1,6 @@
 """What stands in for a model's `predict_function` and `test_function` where images are computed in tiles."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,10 +13,13 @@ from memfit.compat import keras_training
 from memfit.compat.keras_layers import output_structure, set_logits
 from memfit.training.guard.events import Journal, OutOfMemory, Shortage, attempt
 from memfit.training.guard.reading import Reader
-from memfit.training.tiles.choosing import check_tiles, choose_grid, list_grids
+from memfit.training.tiles.choosing import check_tiles, choose_grid, find_grid
 from memfit.training.tiles.grid import Grid, Layout, Sizes, Tile
 from memfit.training.tiles.network import TileNetwork
 from memfit.training.tiles.reach import check_tileable
+
+# How large a tile is tried after one that ran out of memory, as a part of it.
+_SMALLER = 0.6
 
 
 class Tiling:
@@ -60,24 +64,27 @@ class Tiling:
             grid = layout.lay(self._sides)
         else:
             first = partial(self._compute_first, images)
-            grid, _ = attempt(lambda: choose_grid(layout, image, self._network, first))
-            grid = grid or list(list_grids(layout, image))[-1]
+            found, _ = attempt(lambda: choose_grid(layout, self._network, first))
+            grid = found or find_grid(layout, 0)
         self._grids[image] = grid
         return grid
 
     def _shrink(self, image: Sizes, grid: Grid, lack: Shortage) -> None:
-        smaller = [] if self._sides is not None else list(list_grids(Layout(self._model, image), image))
-        sizes = [other.tile for other in smaller]
-        after = smaller[sizes.index(grid.tile) + 1 :] if grid.tile in sizes else smaller[-1:]
+        """Takes smaller tiles, where they were not asked for.
+
+        Raises:
+            OutOfMemory: If there are none.
+        """
+        smaller = find_grid(Layout(self._model, image), _SMALLER * math.prod(grid.tile))
         self._networks.pop(grid.tile, None)
-        if not after or after[0].tile == grid.tile:
+        if self._sides is not None or smaller.tile == grid.tile:
             self._journal.ran_out(self._phase, self._batch, lack, "Nothing smaller is left or allowed")
             raise OutOfMemory(
                 f"There is no memory for tiles of {_describe(grid.tile)}: {lack}. "
                 "Free memory that other programs or tensors hold, or give smaller tiles."
             )
-        self._grids[image] = after[0]
-        done = f"Computed again in tiles of {_describe(after[0].tile)}"
+        self._grids[image] = smaller
+        done = f"Computed again in tiles of {_describe(smaller.tile)}"
         self._journal.ran_out(self._phase, self._batch, lack, done)
 
     def _compute_first(self, images: Any, grid: Grid) -> None:
