@@ -107,21 +107,17 @@ def _predict_stock_and_in_tiles(
     [
         (_unet, (64, 72), 36),
         (_unet, (61, 74), (34, 40)),
-        (_unet, (63, 66), 1000),
         (_strided, (64, 51), 36),
         (_strided, (66, 57), (38, 57)),
         (_valid, (33, 40), 19),
         (_sequence, (90,), 40),
         (_sequence, (91,), 40),
-        (_sequence, (92,), 40),
         (_volume, (20, 16, 24), 14),
     ],
 )
 def test_what_tiles_predict_is_what_stock_keras_predicts(build, image, tiles) -> None:
     model = build(image)
-    assert Layout(model, image).lay(tiles if isinstance(tiles, tuple) else (tiles,) * len(image)).count > (
-        tiles != 1000
-    )
+    assert Layout(model, image).lay(tiles if isinstance(tiles, tuple) else (tiles,) * len(image)).count > 1
     for stock, tiled in zip(*_predict_stock_and_in_tiles(model, image, tiles), strict=True):
         assert stock.dtype == tiled.dtype
         np.testing.assert_allclose(tiled, stock, rtol=0, atol=1e-12)
