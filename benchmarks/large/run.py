@@ -146,14 +146,13 @@ def main() -> None:
     import json
 
     file = RESULTS / "large.json"
-    known = json.loads(file.read_text())["figures"] if file.exists() else {}
     parts = {"training": compare_training, "prediction": compare_prediction}
     for name in sys.argv[1:] or parts:
-        known[name] = parts[name]()
-        found = known[name]
+        found = parts[name]()
+        known = json.loads(file.read_text())["figures"] if file.exists() else {}
+        write("large", {**known, name: found})
         rows = [[key, value] for key, value in found.items() if key != "what"]
         print(found["what"], table(rows), sep="\n", flush=True)
-        write("large", known)
     print(f"Written to {RESULTS / 'large.json'}")
 
 
