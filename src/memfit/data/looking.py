@@ -17,6 +17,7 @@ _AT_ONCE = 64
 # A pipeline that shuffles is copied to be read; so are the arrays that it holds.
 _COPIED = 2**28
 _REMEDY = "Pass one of its largest batches as an example: data=(x, y)"
+_PLAN_BEFORE = "Make a plan with memfit.plan(model, data=...), and give it as plan="
 
 
 def look_at_shapes(data: Any, *, careful: bool = False, seconds: float = LOOK_SECONDS) -> Shapes:
@@ -52,7 +53,8 @@ def _look_at_dataset(data: Any, careful: bool, seconds: float) -> Shapes:
     assumed = []
     why_not = next((reason for part in parts for reason in _doubts(part, careful)), None)
     if why_not is not None:
-        raise CannotTell(f"This dataset cannot be looked at before it is trained: {why_not}", remedy=_REMEDY)
+        remedy = _PLAN_BEFORE if careful else _REMEDY
+        raise CannotTell(f"This dataset cannot be looked at before it is trained: {why_not}", remedy=remedy)
     if any(tf_datasets.shuffle_seeds(part) is not None for part in parts):
         assumed.append("it is shuffled: a later epoch may put its longest samples into other batches")
     if any(tf_datasets.reshuffles(part) and any(tf_datasets.shuffle_seeds(part) or ()) for part in parts):

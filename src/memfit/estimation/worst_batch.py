@@ -75,7 +75,7 @@ def look_where_needed(
         return None
     if keras_data.is_dataset(data):
         unsized = batch_size is None and dataset_batch_size(data) is None
-        if not unsized and _tells_shapes(model, data):
+        if not unsized and (_says_shapes(model) or _tells_shapes(model, data)):
             return None
     elif not leaves_open(model):
         return None
@@ -96,6 +96,11 @@ def leaves_open(model: Any) -> bool:
     """Whether a model's inputs leave dimensions open beside the batch."""
     inputs = getattr(model, "inputs", None) or []
     return any(size is None for tensor in inputs for size in tensor.shape[1:])
+
+
+def _says_shapes(model: Any) -> bool:
+    """Whether all batches of a model have one shape, but for their samples."""
+    return bool(getattr(model, "inputs", None)) and not leaves_open(model)
 
 
 def batch_size_of(data: Any, batch_size: int | None) -> int:

@@ -52,8 +52,13 @@ class FitCall:
         try:
             shapes = look_where_needed(self.model, x)
         except CannotTell:
-            return FirstBatch(next(iter(x)))
-        return x if shapes is None else shapes
+            shapes = None
+        if shapes is not None:
+            return shapes
+        spec = getattr(x, "element_spec", None)
+        if spec is None or (dataset_batch_size(x) is not None and _tells_shapes(spec)):
+            return x
+        return FirstBatch(next(iter(x)))
 
 
 def _leaves(structure: Any) -> Iterator[Any]:
@@ -64,6 +69,10 @@ def _leaves(structure: Any) -> Iterator[Any]:
             yield from _leaves(part)
     elif hasattr(structure, "shape"):
         yield structure
+
+
+def _tells_shapes(element_spec: Any) -> bool:
+    return all(leaf.shape.rank and None not in tuple(leaf.shape)[1:] for leaf in _leaves(element_spec))
 
 
 def _size_of_first(data: Any) -> int | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from memfit.compat import keras_data
 from memfit.data.peeking import FirstBatch, is_generator
+from memfit.data.shapes import Shapes
 from memfit.errors import CannotTell, MemfitError, ProcessDied, StepFailed, in_one_line
 from memfit.estimation.worst_batch import leaves_open, look_where_needed
 from memfit.planning.plan import Plan
@@ -83,7 +84,7 @@ def _make_plan(
     x, weight = arguments["x"], arguments["sample_weight"]
     if weight is None and arguments["class_weight"]:
         weight = np.ones(1, "float32")  # Keras makes a sample weight of every class weight
-    shapes = look_where_needed(model, x, careful=True) if not is_generator(x) else None
+    shapes = _look(model, x, arguments["batch_size"], first)
     if shapes is not None:
         data, samples = shapes, max(shape[0][0] for shape in shapes.seen)
     else:
@@ -92,3 +93,14 @@ def _make_plan(
     validates = arguments["validation_data"] is not None or bool(arguments["validation_split"])
     validation = (arguments["validation_batch_size"] or samples) if validates else None
     return make_plan(model, samples, memory, allow, data=data, validation_batch_size=validation)
+
+
+def _look(model: keras.Model, x: Any, batch_size: int | None, first: FirstBatch | None) -> Shapes | None:
+    """Looks at the shapes of data that is trained with afterwards, where they may vary."""
+    if is_generator(x):
+        return None
+    try:
+        return look_where_needed(model, x, careful=True)
+    except CannotTell:
+        batch_size_of(x, batch_size, first)  # which says it where that alone is not known
+        raise
