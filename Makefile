@@ -6,7 +6,7 @@ COMPILER := .venv-gpu-compiler
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-leaks bench-monitor bench-remat bench-trials bench-zoo chaos fuzz fuzz-peaks format clean
+.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-remat bench-trials bench-zoo chaos fuzz fuzz-peaks format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -74,6 +74,8 @@ bench-guard: $(VENV)/installed  ## what the guard costs a job that fits: time an
 
 bench-leaks: $(VENV)/installed  ## twenty loops that leak, twenty that do not: what `memfit.watch` tells, its cost
 	@$(BIN)/python benchmarks/leaks/run.py
+bench-large: $(VENV)/installed  ## a 3D U-Net trained in half of stock's peak, and predicted with in an eighth
+	@$(BIN)/python benchmarks/large/run.py
 
 bench-monitor: $(VENV)/installed  ## what MemoryMonitor and run records cost
 	@$(BIN)/python benchmarks/monitor/cost.py

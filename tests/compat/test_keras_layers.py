@@ -237,3 +237,44 @@ def test_statistics_can_be_left_alone():
     np.testing.assert_array_equal(layer.moving_mean.numpy(), before)
     layer(np.ones((2, 4)), training=True)
     assert not np.array_equal(layer.moving_mean.numpy(), before)
+
+
+@canary("keras_layers.functional_of", "Functional", "Sequential._functional", of="keras")
+def test_the_graph_of_a_functional_and_of_a_sequential_model_is_found(nested):
+    functional = keras.Model(nested.inputs, nested.outputs)
+    assert keras_layers.functional_of(functional) is functional
+    assert keras_layers.functional_of(nested).inputs
+    assert keras_layers.functional_of(nested.layers[-1]) is None
+
+
+@canary("keras_layers.output_structure", "Functional._outputs_struct", of="keras")
+def test_outputs_have_the_structure_that_they_were_given():
+    x = keras.Input((4,))
+    assert set(keras_layers.output_structure(keras.Model(x, {"one": x + 1, "two": x}))) == {"one", "two"}
+
+
+@canary("keras_layers.run_through", "Functional._run_through_graph", of="keras")
+def test_a_model_and_those_inside_it_are_gone_through_layer_by_layer(nested):
+    visited = []
+
+    def visit(operation, args, kwargs):
+        visited.append(operation.name)
+        return args[0] + 1
+
+    assert keras_layers.run_through(nested, 5, visit) == 7
+    assert visited == ["deep", "last"]
+
+
+@canary("keras_layers.call_to_infer", "Layer._call_has_training_arg", of="keras")
+def test_a_layer_is_called_as_by_a_model_that_predicts():
+    x = np.ones((2, 3), "float32")
+    for layer in (keras.layers.Dropout(0.5), keras.layers.Identity()):
+        assert np.array_equal(keras_layers.call_to_infer(layer, (x,), {}), x)
+
+
+@canary("keras_layers.operation_name", "keras.src.ops", of="keras")
+def test_operations_are_told_from_layers(nested):
+    x = keras.Input((4,))
+    model = keras.Model(x, keras.ops.relu(x + 1))
+    names = [keras_layers.operation_name(operation) for operation in model.operations]
+    assert names == ["", "Add", "Relu"]

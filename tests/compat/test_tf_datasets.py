@@ -144,3 +144,36 @@ def test_a_stage_that_may_give_elements_out_of_order_is_known(deterministic):
     source, options = tf.data.Dataset.range(9), {"num_parallel_calls": 2, "deterministic": deterministic}
     stages = (source.map(abs, **options), source.interleave(tf.data.Dataset.range, **options))
     assert all(tf_datasets.is_out_of_order(stage) != deterministic for stage in stages)
+
+
+@canary("tf_datasets.MOVING_OPS", "AssignAddVariableOp", of="tensorflow")
+def test_ops_that_move_a_variable_on_are_in_a_map_that_does():
+    variable = tf.Variable(0)
+    moving = tf.data.Dataset.range(1).map(lambda x: variable.assign_add(1))
+    assert {node.op for node in tf_datasets.ops_of_functions(moving)} & tf_datasets.MOVING_OPS
+
+
+@canary("tf_datasets.caches_in_file", "CacheDataset._filename", of="tensorflow")
+def test_a_cache_in_a_file_is_told_from_one_in_memory(tmp_path):
+    dataset = tf.data.Dataset.range(3)
+    assert tf_datasets.caches_in_file(dataset.cache(str(tmp_path / "cache")))
+    assert not tf_datasets.caches_in_file(dataset.cache())
+
+
+@canary("tf_datasets.one_pass", "_RepeatDataset", "_PrefetchDataset", of="tensorflow")
+def test_one_pass_is_without_the_repetition_at_the_end():
+    dataset = tf.data.Dataset.range(3).batch(2)
+    assert tf_datasets.one_pass(dataset.repeat().prefetch(2)) is dataset
+
+
+@canary(
+    "tf_datasets.with_own_order", "_VariantDataset", "ShuffleDatasetV3", "DummySeedGenerator", of="tensorflow"
+)
+def test_a_copy_shuffles_as_the_original_would_and_leaves_its_order_alone():
+    def shuffled():
+        return tf.data.Dataset.range(20).shuffle(20, seed=3).batch(5)
+
+    untouched, looked_at = shuffled(), shuffled()
+    copy = tf_datasets.with_own_order(looked_at)
+    seen = [list(map(np.ndarray.tolist, each.as_numpy_iterator())) for each in (copy, looked_at, untouched)]
+    assert seen[0] == seen[1] == seen[2]

@@ -22,8 +22,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimizer", help="compile a saved model with this optimizer")
 
 
-def target(args: argparse.Namespace) -> tuple[Any, Any, int]:
-    """Returns the model, an example of its data where there is one, and the batch size.
+def target(args: argparse.Namespace) -> tuple[Any, Any, int | None]:
+    """Returns the model, an example of its data where there is one, and the batch size; None where batches differ.
 
     Raises:
         InvalidInput: If the file is neither, or the script never trains.
@@ -34,10 +34,13 @@ def target(args: argparse.Namespace) -> tuple[Any, Any, int]:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     path = Path(args.target)
     if path.suffix == ".py":
+        from memfit.data.shapes import Shapes
         from memfit.survival.first_fit import first_fit
 
         call = first_fit(path, args.arguments, quiet=args.json)
-        return call.model, call.data, args.batch or call.batch_size
+        # Where shapes vary, each of the data's batches has its own number of samples.
+        data = call.data
+        return call.model, data, args.batch or (None if isinstance(data, Shapes) else call.batch_size)
     return _loaded(path, args.optimizer), None, args.batch or 32
 
 

@@ -5,7 +5,7 @@ Checked with Keras 3.12.0 and 3.15.1.
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -106,6 +106,50 @@ def input_structure(model: Any) -> Any:
     return getattr(model, "_inputs_struct", None)
 
 
+def functional_of(layer: Any) -> Any:
+    """The graph of layers that a functional or sequential model is; None for any other layer."""
+    import keras
+    from keras.src.models.functional import Functional
+
+    if isinstance(layer, keras.Sequential) and type(layer).call is keras.Sequential.call:
+        return layer._functional
+    return layer if isinstance(layer, Functional) and type(layer).call is Functional.call else None
+
+
+def output_structure(model: Any) -> Any:
+    """The outputs of a functional or sequential model, nested as they are."""
+    return functional_of(model)._outputs_struct
+
+
+def run_through(model: Any, inputs: Any, visit: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> Any:
+    """Goes through a functional model and those nested in it, whatever stands for its tensors.
+
+    Args:
+        inputs: What stands for the model's inputs, in their structure.
+        visit: Gives what stands for the outputs of a layer or an operation that is called with such arguments.
+    """
+
+    def call(operation: Any) -> Any:
+        if functional_of(operation) is not None:
+            return lambda *args, **_: run_through(operation, args[0], visit)
+        return lambda *args, **kwargs: visit(operation, args, kwargs)
+
+    return functional_of(model)._run_through_graph(inputs, operation_fn=call)
+
+
+def call_to_infer(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls a layer or an operation as a model does that predicts."""
+    if _takes_training(operation):
+        kwargs = {**kwargs, "training": False}
+    return operation(*args, **kwargs)
+
+
+def operation_name(operation: Any) -> str:
+    """The name of one of Keras's operations on tensors, such as "Add"; empty for layers."""
+    kind = type(operation)
+    return kind.__name__ if kind.__module__.startswith("keras.src.ops.") else ""
+
+
 def mask_of(tensor: Any) -> Any:
     """The Keras mask that a tensor carries, or None."""
     from keras.src.backend import get_keras_mask
@@ -174,7 +218,7 @@ def seeded(layer: Any, seed: Any) -> Iterator[None]:
 def forward(model: Any, x: Any, *, training: bool) -> Any:
     """Calls the model as Keras's own steps do: `training` is passed only to a `call` that takes it."""
     with _recurrent_weights_read_once(model):
-        return model(x, training=training) if model._call_has_training_arg else model(x)
+        return model(x, training=training) if _takes_training(model) else model(x)
 
 
 def output_layers(model: Any) -> list[Any]:
@@ -204,6 +248,10 @@ def loops(model: Any) -> list[str]:
         for layer in all_layers(model)
         if isinstance(layer, keras.layers.RNN) and not layer.unroll and not _runs_on_cudnn(layer)
     ]
+
+
+def _takes_training(layer: Any) -> bool:
+    return bool(getattr(layer, "_call_has_training_arg", False))
 
 
 def _losses(layer: Any) -> list[Any]:

@@ -16,6 +16,10 @@ RANDOM_OPS = frozenset(
         "SampleDistortedBoundingBoxV2", "TruncatedNormal",
     }
 )  # fmt: skip
+# Ops that move a variable on, such as a Keras layer's seed: a pass that is skipped would not have moved it.
+MOVING_OPS = frozenset(
+    {"AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp", "RngReadAndSkip", "RngSkip"}
+)
 PYTHON_OPS = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 
 
@@ -139,3 +143,28 @@ def is_out_of_order(part: Any) -> bool:
     # This stage keeps it only in TensorFlow's graph; its sources are file names as a rule, and so small.
     nodes = [node for node in dataset_graph(part).node if node.op.startswith("ParallelInterleave")]
     return any(node.attr["deterministic"].s == b"false" for node in nodes)
+
+
+def caches_in_file(part: Any) -> bool:
+    """Says whether a stage is `cache(file)`: a pass that is not finished would leave half of it."""
+    return is_cache(part) and bool(part._filename.numpy())
+
+
+def one_pass(dataset: Any) -> Any:
+    """Returns the dataset without the `repeat` and `prefetch` at its end."""
+    while type(dataset).__name__ in ("_RepeatDataset", "_PrefetchDataset"):
+        (dataset,) = inputs_of(dataset)
+    return dataset
+
+
+def with_own_order(dataset: Any) -> Any:
+    """Returns a copy of a pipeline whose shuffles begin anew; reading it does not move the original's order."""
+    import tensorflow as tf
+    from tensorflow.python.data.ops.dataset_ops import _VariantDataset
+
+    graph = dataset_graph(dataset)
+    for number, node in enumerate([node for node in graph.node if node.op == "ShuffleDatasetV3"]):
+        fresh = graph.node.add(op="DummySeedGenerator", name=f"memfit_own_order_{number}")
+        node.input[4] = fresh.name
+    variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
+    return _VariantDataset(variant, dataset.element_spec)

@@ -11,6 +11,7 @@ from memfit.errors import InvalidInput
 from memfit.estimation.fit import Fit
 from memfit.estimation.source import LARGEST_BATCH, Prediction, Source, Tensor, Unknown
 from memfit.estimation.waiting import NOTHING_WAITS, Waiting
+from memfit.estimation.worst_batch import WorstBatch
 from memfit.showing import Shown
 from memfit.sizes import Size
 from memfit.tables import table
@@ -42,6 +43,7 @@ class Estimate(Shown):
         nearby: Gives the estimate of any batch size from a recording that is not far from it.
         sketched: Whether the figures come from what is known already, without another compilation.
         waiting: What the input pipeline holds in the same memory; nothing on a GPU.
+        worst: Which batch it is for, where the shapes of the data vary, and how that was found; otherwise None.
     """
 
     batch_size: int
@@ -51,6 +53,7 @@ class Estimate(Shown):
     nearby: Callable[[int], "Estimate"] | None = field(default=None, compare=False)
     sketched: bool = False
     waiting: Waiting = NOTHING_WAITS
+    worst: WorstBatch | None = None
 
     @property
     def source(self) -> str:
@@ -124,7 +127,7 @@ class Estimate(Shown):
         """
         check_batch(self.made_from.fixed_batch, batch_size)
         base = self if self.nearby is None else self.nearby(batch_size)
-        return replace(base, batch_size=batch_size, sketched=False)
+        return replace(base, batch_size=batch_size, sketched=False, worst=self.worst)
 
     def sketch(self, batch_size: int) -> "Estimate":
         """Returns the estimate at another batch size in milliseconds, to rank many of them.
@@ -211,6 +214,7 @@ class Estimate(Shown):
                 part.name: {"bytes": int(part.bytes), "source": part.source} for part in self.unknown
             },
             "step_time": self.step_time,
+            "worst_batch": None if self.worst is None else self.worst.to_json(),
             "breakdown": {kind: int(size) for kind, size in self.breakdown.items()},
             "top": [
                 {"bytes": int(t.bytes), "kind": t.kind, "layer": t.layer, "op": t.op, "shape": t.shape}
@@ -232,6 +236,7 @@ class Estimate(Shown):
                 "",
                 *self.prediction.remarks,
                 *self._describe_waiting(),
+                *([] if self.worst is None else [str(self.worst)]),
                 f"source: {self.source}",
                 "",
                 "largest tensors at the peak",

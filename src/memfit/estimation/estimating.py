@@ -9,6 +9,7 @@ from memfit.errors import InvalidInput
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.step import Build
+from memfit.estimation.worst_batch import batch_size_of, estimate_worst, look_where_needed
 
 # A recording made for a batch holds its half too, and speaks for what is between its half and its double: a Conv3D
 # took twice as much at 32 as at 16.
@@ -17,7 +18,7 @@ _FAR = 2
 
 def estimate(
     model: Any,
-    batch_size: Any,
+    batch_size: Any = None,
     *more: Any,
     data: Any = None,
     device: str | None = None,
@@ -31,10 +32,12 @@ def estimate(
 
     Args:
         model: A compiled Keras 3 model, or a function under `memfit.gradients`.
-        batch_size: Samples in a training step; for a function its first argument, a tensor or a `tf.TensorSpec`.
+        batch_size: Samples in a training step; may be left out where `data` comes in batches. For a function its
+            first argument, a tensor or a `tf.TensorSpec`.
         more: The further arguments of a function.
         data: What `fit` gets, (x, y) or a dataset, or an example of it. Only shapes and types are read; on a CPU
-            the size of arrays counts, because `fit` copies them.
+            the size of arrays counts, because `fit` copies them. A dataset whose batches have several shapes is
+            looked through, for at most 10 s, and the estimate is that of its worst batch (`worst`).
         device: Name of a GPU the figures are for, such as "RTX 3060"; the GPU of this machine, if there is one,
             unless told. With memfit[gpu-compiler] installed its own compiler is asked, otherwise TensorFlow's XLA
             on a card that is here; a recording is the last resort. `source` says which it was, and why.
@@ -60,7 +63,13 @@ def estimate(
         return of_function
     if more:
         raise InvalidInput("A model is estimated for one batch size", received=f"{1 + len(more)} arguments")
-    return _Recorded(model, data, find_gpu(device), build)(batch_size)
+    card = find_gpu(device)
+    shapes = look_where_needed(model, data, batch_size)
+    if shapes is None:
+        return _Recorded(model, data, card, build)(batch_size_of(data, batch_size))
+    return estimate_worst(
+        shapes, lambda example, size: _Recorded(model, example, card, build)(size), batch_size
+    )
 
 
 class _Recorded:

@@ -9,6 +9,7 @@ from memfit.data.peeking import FirstBatch
 from memfit.errors import CannotTell, InvalidInput, in_one_line
 from memfit.estimation.recording.specs import Spec, mapped, spec_of
 from memfit.estimation.recording.step import Build
+from memfit.estimation.worst_batch import leaves_open
 from memfit.planning.fidelity import Fidelity
 from memfit.sizes import Size
 from memfit.steps.installing import (
@@ -147,7 +148,7 @@ class Job:
         """Tensor specs of the inputs; None where the model tells them itself."""
         import tensorflow as tf
 
-        if getattr(self.model, "inputs", None):
+        if getattr(self.model, "inputs", None) and not leaves_open(self.model):
             return None
         structure = self.spec.structure
         x = structure[0] if isinstance(structure, tuple) else structure

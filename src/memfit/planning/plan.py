@@ -5,8 +5,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from memfit.data.shapes import BatchShape
 from memfit.errors import InvalidInput
 from memfit.estimation.step_timeline import StepTimeline
+from memfit.estimation.worst_batch import WorstBatch
 from memfit.planning.fidelity import Fidelity
 from memfit.showing import Shown
 from memfit.sizes import Size
@@ -37,6 +39,31 @@ class LeverRow:
     cost: float | None = None
 
 
+@dataclass(frozen=True)
+class Ordinary:
+    """How batches are computed that need less than the worst one.
+
+    Attributes:
+        shape: Batches of at most this shape are ordinary.
+        recipe: How they are computed.
+        share: How many of all batches they are, as a part of 1.
+    """
+
+    shape: BatchShape
+    recipe: Recipe
+    share: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as plain data."""
+        shape = [list(each) for each in self.shape]
+        return {"shape": shape, "recipe": self.recipe.to_json(), "share": self.share}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Ordinary":
+        """Reads what `to_json` returned."""
+        return cls(tuple(map(tuple, data["shape"])), Recipe.from_json(data["recipe"]), data["share"])
+
+
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
     """What to change so that a training fits, applied by `memfit.fit(..., plan=plan)`.
@@ -56,6 +83,8 @@ class Plan(Shown):
         layer_names: With segments, the model's layers in order: Keras may number those of a copy otherwise.
         levers: Every lever, used or not, with the reason.
         timeline: The predicted memory of one step with the plan; None where the step was not recorded.
+        worst: The batch that the plan is made for, where the shapes of the data vary; otherwise None.
+        ordinary: How smaller batches than that are computed; None where all are computed by `recipe`.
     """
 
     model: str
@@ -72,6 +101,8 @@ class Plan(Shown):
     layer_names: tuple[str, ...] = ()
     levers: tuple[LeverRow, ...] = ()
     timeline: StepTimeline | None = field(default=None, compare=False)
+    worst: WorstBatch | None = None
+    ordinary: Ordinary | None = None
 
     @property
     def changes_nothing(self) -> bool:
@@ -92,6 +123,7 @@ class Plan(Shown):
                 "as stock Keras: no lever is needed" if self.changes_nothing else str(self.fidelity),
             ],
             ["source", self.source],
+            *self._describe_shapes(),
         ]
         rows = [
             [
@@ -109,6 +141,20 @@ class Plan(Shown):
         head = ["", "lever", "fidelity", "saves", "time", "why"]
         return table(facts) + "\n\n" + table(rows, head=head, right=[3, 4])
 
+    def _describe_shapes(self) -> list[list[object]]:
+        if self.worst is None:
+            return []
+        rows: list[list[object]] = [["worst batch", str(self.worst).removeprefix("worst batch: ")]]
+        if self.ordinary is not None:
+            shape = ", ".join(map(str, self.ordinary.shape))
+            rows.append(
+                [
+                    "other batches",
+                    f"{self.ordinary.share:.2%} of them, up to {shape}: in {self.ordinary.recipe}",
+                ]
+            )
+        return rows
+
     def to_json(self) -> dict[str, Any]:
         """Returns the plan as plain data that `from_json` reads, sizes in bytes."""
         plain = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -125,7 +171,8 @@ class Plan(Shown):
             }
             for lever in self.levers
         ]
-        plain["timeline"] = None if self.timeline is None else self.timeline.to_json()
+        for name in ("timeline", "worst", "ordinary"):
+            plain[name] = None if plain[name] is None else plain[name].to_json()
         return plain
 
     @classmethod
@@ -146,6 +193,8 @@ class Plan(Shown):
                 "layer_names": tuple(map(str, data.get("layer_names", ()))),
                 "levers": levers,
                 "timeline": StepTimeline.from_json(data["timeline"]) if data.get("timeline") else None,
+                "worst": WorstBatch.from_json(data["worst"]) if data.get("worst") else None,
+                "ordinary": Ordinary.from_json(data["ordinary"]) if data.get("ordinary") else None,
             }
             return cls(**rest)
         except (KeyError, TypeError, AttributeError) as error:

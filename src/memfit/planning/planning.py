@@ -19,6 +19,7 @@ from memfit.estimation.fingerprint import fingerprint
 from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.specs import fixed_batch, spec_of
 from memfit.estimation.waiting import Waiting, held_bytes
+from memfit.estimation.worst_batch import batch_size_of, look_where_needed
 from memfit.planning.bound import sample_bytes, upper_bound
 from memfit.planning.build_plan import build_plan, build_stock_plan
 from memfit.planning.candidates import Candidate, choose_best
@@ -29,6 +30,7 @@ from memfit.planning.plan import Plan
 from memfit.planning.recordings import Recordings
 from memfit.planning.refusal import refuse
 from memfit.planning.search import list_recorded, record_tightest, search_largest_batch, search_recipe
+from memfit.planning.varying_shapes import plan_for_shapes
 from memfit.sizes import Size
 from memfit.steps.recipe import Recipe
 
@@ -37,7 +39,7 @@ _progress = logging.getLogger("memfit.progress")
 
 def plan(
     model: Any,
-    batch_size: int | Literal["max"],
+    batch_size: int | Literal["max"] | None = None,
     memory: int | str | None = None,
     allow: str = "near",
     *,
@@ -53,10 +55,13 @@ def plan(
 
     Args:
         model: A compiled Keras model.
-        batch_size: Samples in one optimizer update, or "max" for as many as fit.
+        batch_size: Samples in one optimizer update, or "max" for as many as fit; may be left out where `data` comes
+            in batches.
         memory: What the job may take on its device, such as "8GiB" or "80%"; None for what is free there.
         allow: The farthest that the plan may go: "exact", "near", "precision" or "model".
-        data: An example of the training data (or the dataset), where the model does not tell its inputs.
+        data: An example of the training data (or the dataset), where the model does not tell its inputs. A dataset
+            whose batches have several shapes is looked through, for at most 10 s: the plan is for its worst batch,
+            and smaller ones are computed in a looser recipe where they fit in it.
         validation_batch_size: Samples in a validation batch; None where there is no validation.
         device: A GPU to plan for, such as "RTX 4090", which need not be there; the GPU of this machine, if there is
             one, unless told. With memfit[gpu-compiler] installed its own compiler's figures are used. Its memory is
@@ -69,6 +74,9 @@ def plan(
         DoesNotFit: If no allowed plan fits; it says what would.
         InvalidInput: If an argument is invalid, or the memory is less than the weights alone take.
     """
+    shapes = look_where_needed(model, data, batch_size)
+    if batch_size is None:
+        batch_size = shapes.largest()[0][0][0] if shapes is not None else batch_size_of(data, None)
     _check(model, batch_size)
     only = fixed_batch(model)
     if batch_size == "max":
@@ -79,8 +87,21 @@ def plan(
     available = card.usable if card and device and memory is None else read_memory(memory)
     _check_weights(model, available)
     job = Job(model, batch_size, available, Fidelity.read(allow), data, validation_batch_size, card)
-    if batch_size != "max" and device is None:
-        bound = _bound(job, max(batch_size, validation_batch_size or 1))
+    if shapes is None:
+        return _plan_one(job, bounded=device is None)
+    return plan_for_shapes(job, shapes, partial(_plan_one, bounded=device is None), _estimate_stock)
+
+
+def _estimate_stock(job: Job) -> Estimate:
+    with Recorder(job.model, job.data, job.device) as recorder:
+        return recorder.estimate(job.reference_batch)
+
+
+def _plan_one(job: Job, *, bounded: bool) -> Plan:
+    """Plans for batches of one shape; jobs that clearly fit by their bound alone, if that may be asked."""
+    model, batch_size, available = job.model, job.batch_size, job.memory
+    if batch_size != "max" and bounded:
+        bound = _bound(job, max(batch_size, job.validation_batch_size or 1))
         if bound is not None and bound <= available:
             return build_stock_plan(job, batch_size, bound)
     take_one_region()  # a trial of micro-batches would break an arena into regions that no large tensor fits

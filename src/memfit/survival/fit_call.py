@@ -9,6 +9,9 @@ import numpy as np
 
 from memfit.compat.tf_datasets import dataset_batch_size
 from memfit.data.peeking import FirstBatch, first_batch, is_generator
+from memfit.data.shapes import Shapes
+from memfit.errors import CannotTell
+from memfit.estimation.worst_batch import look_where_needed
 
 
 @dataclass(frozen=True)
@@ -34,16 +37,24 @@ class FitCall:
         given = self.arguments.get("batch_size")
         if given is not None:
             return int(given)
+        if isinstance(self._x, Shapes):
+            return max(shape[0][0] for shape in self._x.seen)
         if hasattr(self._x, "element_spec"):
             return dataset_batch_size(self._x) or 32
         return _size_of_first(self._x) or 32
 
     @cached_property
     def _x(self) -> Any:
-        """The inputs; a first batch in place of what does not tell its shapes: the script will not read on."""
+        """The inputs; the shapes of all batches, or a first one, in place of what does not tell its shapes."""
         x: Any = self.arguments.get("x")
         if is_generator(x):
-            return FirstBatch(next(x))
+            return FirstBatch(next(x))  # the script will not read on
+        try:
+            shapes = look_where_needed(self.model, x)
+        except CannotTell:
+            shapes = None
+        if shapes is not None:
+            return shapes
         spec = getattr(x, "element_spec", None)
         if spec is None or (dataset_batch_size(x) is not None and _tells_shapes(spec)):
             return x

@@ -48,17 +48,25 @@ def after_import(name: str, action: Callable[[Any], None]) -> Callable[[], None]
         action(sys.modules[name])
         return lambda: None
 
+    searching = False
+
     class Finder:
         @staticmethod
         def find_spec(wanted: str, path: Any = None, target: Any = None) -> Any:
-            if wanted != name:
+            nonlocal searching
+            if wanted != name or searching:
                 return None
-            sys.meta_path.remove(Finder)  # once is enough, and the other finders must find it now
-            spec = importlib.util.find_spec(name)
+            searching = True  # the other finders must find it now
+            try:
+                spec = importlib.util.find_spec(name)
+            finally:
+                searching = False
+            # It stays until the module is there: TensorFlow looks whether there is a Keras before it is imported.
             if spec is not None and spec.loader is not None:
                 execute = spec.loader.exec_module
 
                 def execute_and_act(module: types.ModuleType) -> None:
+                    forget()
                     execute(module)
                     action(module)
 

@@ -12,6 +12,7 @@ from memfit.planning.layer_names import layer_names, with_names_of
 from memfit.planning.plan import Plan
 from memfit.steps.installing import why_not_micro_batches, why_not_rematerialised
 from memfit.steps.micro_batches.additivity import find_loss_difference
+from memfit.steps.recipe import Recipe
 
 
 def check_plan(model: keras.Model, plan: Plan) -> None:
@@ -36,11 +37,16 @@ def check_plan(model: keras.Model, plan: Plan) -> None:
 def suited(model: keras.Model, plan: Plan) -> Plan:
     """Returns the plan with this model's names for layers that Keras numbered otherwise, after `check_plan`."""
     check_plan(model, plan)
-    if plan.recipe.segments is None or not plan.layer_names:
+    if not plan.layer_names:
         return plan
-    segments = with_names_of(model, plan.recipe.segments, plan.layer_names)
-    recipe = replace(plan.recipe, segments=segments)
-    return replace(plan, recipe=recipe, layer_names=layer_names(model))
+
+    def renamed(recipe: Recipe) -> Recipe:
+        if recipe.segments is None:
+            return recipe
+        return replace(recipe, segments=with_names_of(model, recipe.segments, plan.layer_names))
+
+    ordinary = plan.ordinary and replace(plan.ordinary, recipe=renamed(plan.ordinary.recipe))
+    return replace(plan, recipe=renamed(plan.recipe), ordinary=ordinary, layer_names=layer_names(model))
 
 
 def check_losses(model: keras.Model, plan: Plan, data: Any) -> tuple[str, ...]:

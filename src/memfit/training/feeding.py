@@ -14,13 +14,10 @@ import keras
 import numpy as np
 
 from memfit.compat import keras_data, tf_datasets, tf_runtime
-from memfit.compat.tf_datasets import PYTHON_OPS, RANDOM_OPS
+from memfit.compat.tf_datasets import MOVING_OPS, PYTHON_OPS, RANDOM_OPS
 from memfit.data.peeking import keep_random_numbers
 from memfit.data.pipeline import pipeline_of
 from memfit.errors import InvalidInput
-
-# Ops that move a variable on, such as a Keras layer's seed: a pass that is skipped would not have moved it.
-_MOVES = {"AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp", "RngReadAndSkip", "RngSkip"}
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ def _doubts_of_functions(part: Any) -> Iterator[str]:
     for op in tf_datasets.ops_of_functions(part):
         if op.op in PYTHON_OPS:
             yield "it runs Python code, of which nothing can be known"
-        elif op.op in _MOVES:
+        elif op.op in MOVING_OPS:
             yield "random numbers in it depend on how many were drawn before"
         elif op.op.startswith("ShuffleDataset"):
             yield "it shuffles inside of a function"

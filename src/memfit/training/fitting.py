@@ -178,7 +178,8 @@ def _train(
 def _note_prediction(plan: Plan | None, meter: PeakMeter, journal: Journal, batch: int) -> None:
     """Notes, once, that the plan is too tight or too loose for this device, if it is."""
     # A prediction is the largest peak of some steps: the first takes less, its optimizer keeps nothing yet.
-    if plan is None or batch != STEPS:
+    # Nor do the first batches tell of the worst one, where shapes vary.
+    if plan is None or batch != STEPS or plan.worst is not None:
         return
     says = judge(plan, meter.so_far())
     if says is not None:

@@ -28,6 +28,7 @@ from memfit.training.beside import measure_beside
 from memfit.training.guard.events import Journal
 from memfit.training.guard.replaying import Replaying
 from memfit.training.guard.tightening import LossTightening
+from memfit.training.guard.ways import Ways
 from memfit.training.run import Run
 from memfit.training.summary import describe_plan
 from memfit.training.telling import KerasTeller
@@ -178,7 +179,9 @@ class GuardedLoss:
                 self._make_plan(loss, tensors)
             recipe = Recipe() if self.plan is None else self.plan.recipe
             tightening = LossTightening(loss, self._allow)
-            replaying = Replaying(loss, recipe, partial(build_gradients, loss), tightening, self._journal, {})
+            replaying = Replaying(
+                loss, Ways(recipe), partial(build_gradients, loss), tightening, self._journal, {}
+            )
             self._kinds[call.key] = _CallKind(loss, replaying)
         return self._kinds[call.key]
 

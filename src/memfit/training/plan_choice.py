@@ -8,8 +8,10 @@ import keras
 import numpy as np
 
 from memfit.compat import keras_data
-from memfit.data.peeking import FirstBatch
+from memfit.data.peeking import FirstBatch, is_generator
+from memfit.data.shapes import Shapes
 from memfit.errors import CannotTell, MemfitError, ProcessDied, StepFailed, in_one_line
+from memfit.estimation.worst_batch import leaves_open, look_where_needed
 from memfit.planning.plan import Plan
 from memfit.planning.planning import plan as make_plan
 from memfit.training.batches import batch_size_of
@@ -43,7 +45,10 @@ def choose_plan(
     runner = current_runner()
     try:
         with runner.teller(arguments).progress():
-            return runner.plan(model, memory, lambda room: _make_plan(model, arguments, first, room, allow))
+            plan = runner.plan(model, memory, lambda room: _make_plan(model, arguments, first, room, allow))
+        if is_generator(arguments["x"]) and leaves_open(model):
+            journal.note("Planned for batches like the first one: a generator gives each batch only once.")
+        return plan
     except _UNPLANNABLE as error:
         # A script under `memfit run` knows nothing of memfit, and could not tell it more.
         if memory is not None and not runner.restarts:
@@ -76,12 +81,16 @@ def _make_plan(
     allow: str,
 ) -> Plan:
     x = arguments["x"]
-    samples = batch_size_of(x, arguments["batch_size"], first)
+    data: Any
+    shapes = _look(model, x, arguments["batch_size"], first)
+    if shapes is not None:
+        data, samples = shapes, max(shape[0][0] for shape in shapes.seen)
+    else:
+        data = example_of(arguments, first)
+        samples = batch_size_of(x, arguments["batch_size"], first)
     validates = arguments["validation_data"] is not None or bool(arguments["validation_split"])
     validation = (arguments["validation_batch_size"] or samples) if validates else None
-    return make_plan(
-        model, samples, memory, allow, data=example_of(arguments, first), validation_batch_size=validation
-    )
+    return make_plan(model, samples, memory, allow, data=data, validation_batch_size=validation)
 
 
 def example_of(arguments: Mapping[str, Any], first: FirstBatch | None) -> Any:
@@ -97,3 +106,14 @@ def example_of(arguments: Mapping[str, Any], first: FirstBatch | None) -> Any:
     if weight is None and arguments.get("class_weight"):
         weight = np.ones(1, "float32")  # Keras makes a sample weight of every class weight
     return x, arguments.get("y"), weight
+
+
+def _look(model: keras.Model, x: Any, batch_size: int | None, first: FirstBatch | None) -> Shapes | None:
+    """Looks at the shapes of data that is trained with afterwards, where they may vary."""
+    if is_generator(x):
+        return None
+    try:
+        return look_where_needed(model, x, careful=True)
+    except CannotTell:
+        batch_size_of(x, batch_size, first)  # which says it where that alone is not known
+        raise

@@ -11,13 +11,15 @@ import numpy as np
 
 from memfit.compat import keras_data
 from memfit.errors import InvalidInput
-from memfit.steps.installing import check_model
+from memfit.steps.installing import check_model, replaced
 from memfit.steps.recipe import check_size
 from memfit.training.batches import check_not_empty
 from memfit.training.guard.evaluation import cut
 from memfit.training.guard.events import Event, Journal
 from memfit.training.guard.guarding import guarded_prediction
 from memfit.training.npy_files import NpyFile
+from memfit.training.tiles.choosing import Tiles, check_alone
+from memfit.training.tiles.tiling import Tiling
 
 
 def predict(
@@ -29,6 +31,7 @@ def predict(
     callbacks: Any = None,
     *,
     micro_batch: int | None = None,
+    tiles: Tiles | None = None,
     out: str | PathLike[str] | None = None,
     events: list[Event] | None = None,
 ) -> Any:
@@ -39,6 +42,9 @@ def predict(
     Args:
         model: A model.
         micro_batch: Samples to compute at once; None for whole batches, as stock Keras does.
+        tiles: For images and volumes that do not fit one at a time: the side of the tiles that each is computed in
+            (or a side for each axis), the positions around it that the network looks at included, or "auto" for
+            tiles that fit the free memory. The outputs are those of the whole image (`docs/large-inputs.md`).
         out: A file name ending in ".npy". Every batch's outputs are appended to it and forgotten, so neither
             the device nor the host ever holds all of them. A model with several outputs writes one file for
             each: "scores.npy" becomes "scores.<output>.npy".
@@ -47,10 +53,20 @@ def predict(
     Returns:
         Without `out`, what `model.predict` returns. With `out`, the same structure of read-only arrays mapped
         from the files.
+
+    Raises:
+        InvalidInput: With `tiles`, if a layer looks at the whole image, or a tile is not larger than its halo.
+        OutOfMemory: If there is no memory for even the smallest parts.
     """
     check_model(model)
     check_not_empty(x)
     check_size("micro_batch", micro_batch)
+    if tiles is not None:
+        check_alone(tiles, micro_batch)
+        tiling = Tiling(model, tiles, "prediction", Journal(events))
+        with replaced(model, predict_function=tiling.predict):
+            batches = _predict_batches(model, x, batch_size, verbose, steps, callbacks, None)
+            return _concatenate(list(batches)) if out is None else _stream(model, batches, _npy_path(out))
     with guarded_prediction(model, Journal(events)):
         if out is None and micro_batch is None:
             return model.predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
@@ -104,7 +120,9 @@ def _predict_batches(
 
 
 def _to_numpy(outputs: Any) -> Any:
-    return keras.tree.map_structure(lambda tensor: tensor.numpy(), outputs)
+    return keras.tree.map_structure(
+        lambda leaf: leaf if isinstance(leaf, np.ndarray) else leaf.numpy(), outputs
+    )
 
 
 def _concatenate(parts: list[Any]) -> Any:

@@ -64,7 +64,7 @@ def describe_plan(plan: Plan, head: str, plain: str, *, seconds: float, as_flags
     lines.append(
         Line(f"plan: {plan.fidelity}, peak {plan.predicted}, {plan.time:.2f}x stock's time (predicted){took}")
     )
-    return [*lines, *_describe_levers(used), *_warn(plan, used, as_flags)]
+    return [*lines, *_describe_levers(used), *_describe_shapes(plan), *_warn(plan, used, as_flags)]
 
 
 def _describe_levers(used: Sequence[LeverRow]) -> list[Line]:
@@ -72,6 +72,15 @@ def _describe_levers(used: Sequence[LeverRow]) -> list[Line]:
     if len(used) > _MOST_LEVERS:
         lines.append(Line(f"  and {', '.join(lever.name for lever in used[len(lines) :])}"))
     return lines
+
+
+def _describe_shapes(plan: Plan) -> list[Line]:
+    """The batch that needs most, where shapes vary, and which others are computed as it is."""
+    if plan.worst is None:
+        return []
+    share = 0.0 if plan.ordinary is None else plan.ordinary.share
+    others = f"; {share:.2%} of the batches in {plan.ordinary.recipe}" if plan.ordinary is not None else ""
+    return [Line(f"{plan.worst}{others}")]
 
 
 def _describe(lever: LeverRow) -> str:

@@ -35,6 +35,8 @@ _SECONDS_OF_ITSELF = 30.0
 # After which no more steps are added to the least number of them.
 _SECONDS_OF_MORE = 3.0
 _SECONDS_BEFORE = 10.0
+# How much longer than steps in a row those of a larger batch may take: 16 volumes of 96^3 took minutes, and 15 GB.
+_LONGER = 3.0
 # Smaller arrays may lie where TensorFlow needs no copy of them, at any batch size.
 _LARGE_ARRAY = 2**16
 
@@ -146,6 +148,10 @@ class _StepRecorder:
         batches = self._traces.batches
         runs = [batches[0]]
         seconds = self._time_first(batches[0])
+        if batches == ladder(1) and seconds > self._seconds:
+            # A step of one sample alone takes long: it is recorded itself, and one of two samples just once.
+            self._time_first(batches[1])
+            return (runs[0],), batches[1]
         while True:
             # Twice the samples take at most twice the time.
             largest = max(batches[1:2] + tuple(b for b in batches if b * seconds <= runs[-1] * self._seconds))
@@ -154,6 +160,8 @@ class _StepRecorder:
             runs.append(largest)
             seconds = self._time_first(largest)
         larger = beyond(runs[-1]) if runs[-1] == batches[-1] else None
+        if larger is not None and larger * seconds > runs[-1] * _LONGER * self._seconds:
+            larger = None
         half = max(batch for batch in batches if batch < runs[-1])
         if larger is not None:
             self._time_first(larger)

@@ -11,6 +11,7 @@ from memfit.steps.rematerialisation.backward_order import list_gradient_ops
 from memfit.steps.rematerialisation.rewrite.backward import check_names, recompute_in_backward_pass
 from memfit.steps.rematerialisation.rewrite.concats import split_concats
 from memfit.steps.rematerialisation.rewrite.split_convolutions import split_convolutions
+from memfit.steps.rematerialisation.rewrite.volumes import split_volumes
 from memfit.steps.rematerialisation.segments import Segments
 
 # Keras computes a cross-entropy from the logits where it sees that the probabilities are made by one of these, and
@@ -138,6 +139,8 @@ def build_gradients(
         return results
     compiled = compiles_with_xla(graph)
     backward, results = split_concats(graph.get_operations()[first:], results, at_once=compiled)
+    if not compiled:
+        backward, results = split_volumes(backward, results)
     wanted = list_gradient_ops(results[len(inputs) :])
     find_latest = recompute_in_backward_pass(
         forward, backward, scope, segments, incoming=incoming, wanted=wanted

@@ -21,6 +21,7 @@ from memfit.training.guard.events import Journal
 from memfit.training.guard.reading import Reader
 from memfit.training.guard.tightening import Tightening
 from memfit.training.guard.training import GuardedTraining
+from memfit.training.guard.ways import Ways
 
 
 @contextmanager
@@ -57,7 +58,7 @@ def guarded_training(
     steps = {} if recipe.changes else keras_training.kept_steps(model)
     training = GuardedTraining(
         model,
-        replace(recipe, validation_batch=None),
+        Ways(replace(recipe, validation_batch=None), None if plan is None else plan.ordinary),
         Tightening(model, allow),
         Reader("training", journal, feed),
         journal,

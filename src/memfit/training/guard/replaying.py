@@ -1,13 +1,15 @@
 """Computing a batch until it succeeds: a step that runs out of memory is rolled back, tightened and done again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from memfit.data.shapes import BatchShape
 from memfit.steps.recipe import Recipe
 from memfit.training.guard.events import Journal, OutOfMemory, Shortage, attempt, check_survivable, free
 from memfit.training.guard.room import Room
 from memfit.training.guard.tightening import Tightening
+from memfit.training.guard.ways import Ways
 
 # How often a step is repeated that cannot be made tighter; each time costs TensorFlow's 10 s, too.
 _REPEATS = 3
@@ -40,7 +42,7 @@ class Replaying:
 
     Args:
         owner: What is trained, a model or a loss function.
-        recipe: How to compute steps at first.
+        ways: How to compute batches at first, by their shapes.
         build: Builds the step of a recipe.
         steps: Where steps that were built are kept.
     """
@@ -48,7 +50,7 @@ class Replaying:
     def __init__(
         self,
         owner: Any,
-        recipe: Recipe,
+        ways: Ways,
         build: Callable[[Recipe], Any],
         tightening: Tightening,
         journal: Journal,
@@ -56,19 +58,20 @@ class Replaying:
     ) -> None:
         self._owner, self._build, self._tightening, self._journal = owner, build, tightening, journal
         self._steps = steps
-        self._quiet = 0
-        self._faster: list[Recipe] = []  # the recipes that ran out, the last one last
-        self._tighter: Recipe | None = None  # what to go back to while a faster step is on trial
+        self._ways, self._way = ways, ways.all[-1]
+        self._shape: BatchShape = ()
         self._room = Room()
         self.batch = 0
-        self.recipe = recipe
+
+    @property
+    def recipe(self) -> Recipe:
+        """How the last batch was computed."""
+        return self._way.recipe
 
     @property
     def step(self) -> Any:
         """The step of the present recipe."""
-        if self.recipe not in self._steps:
-            self._steps[self.recipe] = self._build(self.recipe)
-        return self._steps[self.recipe]
+        return self._step_of(self.recipe)
 
     def compute(self, data: Any, spec: Any, batch: Callable[[], Any]) -> Any:
         """Computes a batch; returns what the step that succeeded returns.
@@ -81,16 +84,22 @@ class Replaying:
         Raises:
             OutOfMemory: If nothing that is allowed was tight enough.
         """
+        if not self.batch:
+            # All steps, the tightest first: what they keep is there before the first batch.
+            for way in reversed(self._ways.all):
+                self._step_of(way.recipe)
         self.batch += 1
-        self._quiet += 1
-        if self._quiet > _QUIET and self._faster:
+        self._shape = self._ways.measure(data, spec)
+        self._way = self._ways.choose(self._shape)
+        self._way.quiet += 1
+        if self._way.quiet > _QUIET and self._way.faster:
             self._try_faster()
         repeated = 0
         while True:
             step = self.step
             step.note()
             compute = partial(step.compute, data, spec)
-            result, lack = attempt(partial(self._room.measure, self.recipe, compute))
+            result, lack = attempt(partial(self._room.measure, (self._way, self.recipe), compute))
             if lack is None:
                 return result
             if step.computing_has_updated:
@@ -103,13 +112,15 @@ class Replaying:
 
     def settle(self) -> None:
         """Notes that the batch is done: a faster step that was on trial is kept."""
-        self._tighter = None
+        self._way.learn(self._shape)
+        self._way.tighter = None
 
     def end(self) -> None:
         """Lets go of what only a training needs: gradients of a step that was interrupted, accumulators."""
         for recipe, step in list(self._steps.items()):
             step.abandon()
-            self._forget(recipe)
+            if recipe.micro_batch is not None:
+                self._steps.pop(recipe)
 
     def no_room(self, lack: Shortage, need: int | None = None) -> OutOfMemory:
         """Builds the error of a step that nothing can make fit."""
@@ -128,22 +139,28 @@ class Replaying:
         """Notes that memory ran out, and what is done about it."""
         self._journal.ran_out("training", self.batch, lack, done)
 
+    def _step_of(self, recipe: Recipe) -> Any:
+        if recipe not in self._steps:
+            self._steps[recipe] = self._build(recipe)
+        return self._steps[recipe]
+
     def _forget(self, recipe: Recipe) -> None:
         """Drops a step that holds memory: in micro-batches a variable for the gradient of every weight."""
-        if recipe.micro_batch is not None:
+        if recipe.micro_batch is not None and not self._ways.uses(recipe):
             self._steps.pop(recipe, None)
 
     def _answer(self, lack: Shortage, data: Any, repeated: int) -> int:
         """Chooses how the batch is tried again; returns how often it then is with the same recipe."""
-        self._quiet = 0
-        if self._tighter is not None:  # a trial, and the last one
-            self.recipe, self._tighter, self._faster = self._tighter, None, []
+        way = self._way = self._ways.set_apart(self._way, self._shape) or self._way
+        way.quiet = 0
+        if way.tighter is not None:  # a trial, and the last one
+            way.recipe, way.tighter, way.faster = way.tighter, None, []
             self.note(lack, f"Rolled back; goes on in {self.recipe}")
             return 0
-        if not repeated and self._room.there_is(self.recipe):
+        if not repeated and self._room.there_is((way, way.recipe)):
             self.note(lack, "Rolled back; there is room for the step again, and it is repeated")
             return 1
-        need = self._room.need.get(self.recipe)
+        need = self._room.need.get((way, way.recipe))
         tighter = self._tightening.tighter(self.recipe, data, need, free())
         if tighter is None:
             if repeated < _REPEATS and self._may_have_been_unlucky():
@@ -151,22 +168,30 @@ class Replaying:
                 return repeated + 1
             self.note(lack, "Rolled back; nothing tighter is left or allowed")
             raise self.no_room(lack, need)
-        self._faster.append(self.recipe)
-        self._forget(self.recipe)
-        self.recipe, remark = tighter
-        self.note(lack, f"Rolled back, and trained again in {self.recipe}{remark}")
+        before = way.recipe
+        way.faster.append(before)
+        way.recipe, remark = tighter
+        self._forget(before)
+        alone = len(self._ways.all) > 1 and bool(self._shape)
+        only = f", as are others of more than {_describe(self._ways.all[0].limits)}" if alone else ""
+        self.note(lack, f"Rolled back, and trained again in {self.recipe}{remark}{only}")
         return 0
 
     def _may_have_been_unlucky(self) -> bool:
         """Whether only the gaps between tensors may have been in the way: they lie elsewhere the next time."""
-        if self.recipe in self._room.need:
-            return self._room.there_is(self.recipe)
+        if (self._way, self.recipe) in self._room.need:
+            return self._room.there_is((self._way, self.recipe))
         return self.recipe.segments is not None  # chosen to fill the memory
 
     def _try_faster(self) -> None:
         """Goes back to the faster step, on trial, where a step like that has found room before and would now."""
-        self._quiet = 0
-        if not self._room.there_is(self._faster[-1]):
+        way = self._way
+        way.quiet = 0
+        if not self._room.there_is((way, way.faster[-1])):
             return
-        self._tighter, self.recipe = self.recipe, self._faster.pop()
+        way.tighter, way.recipe = way.recipe, way.faster.pop()
         self._journal.note(f"There is room again: from batch {self.batch} on in {self.recipe}.")
+
+
+def _describe(limits: Sequence[BatchShape] | None) -> str:
+    return " or ".join(", ".join(map(str, shape)) for shape in limits or ())

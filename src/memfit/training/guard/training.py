@@ -17,6 +17,7 @@ from memfit.training.guard.events import Journal, OutOfMemory, attempt
 from memfit.training.guard.reading import Reader, check_shapes
 from memfit.training.guard.replaying import Replaying
 from memfit.training.guard.tightening import Tightening
+from memfit.training.guard.ways import Ways
 
 # How often an update is taken up again: each time TensorFlow itself waits 10 s for memory.
 _UPDATES = 3
@@ -33,7 +34,7 @@ class GuardedTraining:
     def __init__(
         self,
         model: keras.Model,
-        recipe: Recipe,
+        ways: Ways,
         tightening: Tightening,
         reader: Reader,
         journal: Journal,
@@ -43,12 +44,12 @@ class GuardedTraining:
     ) -> None:
         self._model, self._reader, self._host, self._after_batch = model, reader, host, after_batch
         self._replaying = Replaying(
-            model, recipe, lambda recipe: build(model, recipe, host), tightening, journal, steps
+            model, ways, lambda recipe: build(model, recipe, host), tightening, journal, steps
         )
 
     @property
     def recipe(self) -> Recipe:
-        """How steps are computed now."""
+        """How the last batch was computed."""
         return self._replaying.recipe
 
     def __call__(self, iterator: Any) -> Any:

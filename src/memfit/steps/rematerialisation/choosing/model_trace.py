@@ -10,6 +10,7 @@ from memfit.errors import InvalidInput
 from memfit.steps.rematerialisation.backward_order import list_gradient_ops, order_backward_ops
 from memfit.steps.rematerialisation.rewrite.concats import split_concats
 from memfit.steps.rematerialisation.rewrite.sums import split_sums
+from memfit.steps.rematerialisation.rewrite.volumes import split_volumes
 from memfit.steps.rematerialisation.trace import Trace, read_trace
 
 
@@ -111,6 +112,8 @@ def read_traces(
     backward = order_backward_ops(forward, graph.get_operations()[after:], list_gradient_ops(results))
     stock = read_trace(forward, backward, scope, batch_size)
     backward, results = split_concats(graph.get_operations()[after:], results)
+    if not compiled:
+        backward, results = split_volumes(backward, results)
     backward = order_backward_ops(
         forward, split_sums(backward), list_gradient_ops(results), by_branch=compiled
     )

@@ -1,0 +1,1 @@
+"""Prediction and evaluation of large inputs in tiles."""
