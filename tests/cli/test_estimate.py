@@ -42,6 +42,16 @@ def test_a_script_is_run_up_to_its_fit_and_estimated(tmp_path, capsys):
     assert "--force" in capsys.readouterr().err
 
 
+def test_the_scripts_own_arguments_come_behind_two_dashes_wherever_options_are(tmp_path, capsys):
+    file = _file(tmp_path, "import sys; raise SystemExit(str(sys.argv[1:]))")
+    for options in ([file, "--json", "--", "--epochs", "3"], ["--json", file, "--", "--epochs", "3"]):
+        assert main(["estimate", *options]) == 2
+        assert "['--epochs', '3']" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["estimate", file, "--jsn"])
+    assert "unrecognized arguments: --jsn" in capsys.readouterr().err
+
+
 def test_a_saved_model_is_estimated_for_a_named_gpu(tmp_path, capsys):
     import keras
 

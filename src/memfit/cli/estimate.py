@@ -4,7 +4,8 @@
     memfit estimate model.keras --optimizer adam --batch 64 --device "RTX 3060"
 
 A few small steps are recorded in another process on this machine's CPU. For a device, with memfit[gpu-compiler]
-installed, the GPU's own compiler is asked instead, which needs no GPU. The exit code is 0 if the training fits into
+installed, the GPU's own compiler is asked instead, which needs no GPU. A script that trains in a loop of its own is
+measured over its first ten updates instead, in a process of its own. The exit code is 0 if the training fits into
 the memory or the device named, 1 if it does not.
 """
 
@@ -32,13 +33,17 @@ def run(args: argparse.Namespace) -> int:
     from memfit.reporting.console import show_progress
     from memfit.reporting.timeline import plot
     from memfit.sizes import Size
+    from memfit.survival.first_fit import TrainsInLoop
 
     memory = None if args.memory is None else Size(args.memory)
     if args.device is not None and memory is None:
         memory = gpu(args.device).usable
     refuse_to_overwrite(args.html, args.force)
-    with show_progress("Building the model"):
-        model, data, batch = target(args)
+    try:
+        with show_progress("Building the model"):
+            model, data, batch = target(args)
+    except TrainsInLoop:
+        return _measure_loop(args, memory)
     compiling = f"Asking the compiler for {args.device}, or recording a few small steps"
     with (
         show_progress(compiling if args.device else "Recording a few small steps"),
@@ -54,6 +59,25 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(args, estimated, memory, largest)
     return 0 if memory is None or estimated.fits(memory) else 1
+
+
+def _measure_loop(args: argparse.Namespace, memory: int | None) -> int:
+    """Measures the first updates of a script's own loop, and says whether they fit."""
+    from pathlib import Path
+
+    from memfit.reporting.console import show_progress
+    from memfit.survival.measured_loop import measure_loop
+
+    with show_progress("It trains in a loop of its own: running its first updates"):
+        measured = measure_loop(Path(args.target), args.arguments, quiet=True)
+    fits = memory is None or measured.peak <= memory
+    if args.json:
+        print_json(measured.to_json() | ({} if memory is None else {"memory": int(memory), "fits": fits}))
+        return 0 if fits else 1
+    print(measured)
+    if memory is not None:
+        print("", f"{'fits into' if fits else 'does not fit into'} {args.memory or memory}", sep="\n")
+    return 0 if fits else 1
 
 
 def _to_json(estimated: Any, memory: int | None, largest: int | None, phases: bool) -> dict[str, Any]:

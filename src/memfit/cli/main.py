@@ -32,7 +32,7 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code: 2 for wrong usage or input, 1 for other failures."""
     parser = _parser()
-    args = parser.parse_args(argv)
+    args = _parse(parser, sys.argv[1:] if argv is None else list(argv))
     if args.command is None:
         parser.print_help()
         return 0
@@ -50,6 +50,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     return code
+
+
+def _parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
+    """Parses a command line; what is behind "--" is the script's own, wherever memfit's options are."""
+    args, rest = parser.parse_known_args(argv)
+    # argparse gives positional arguments to the first place for them, which is before the options.
+    own = argv[argv.index("--") + 1 :] if "--" in argv else []
+    if rest and own and rest in (own, ["--", *own]) and getattr(args, "arguments", None) == []:
+        args.arguments = own
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return args
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -51,6 +51,29 @@ def before_first_update(keras: Any, script: Path, act: Callable[[str], None]) ->
     return intercept(keras.optimizers.Optimizer, "apply", handle, decorate=convert)
 
 
+def count_updates(keras: Any, script: Path, see: Callable[[str, bool], None]) -> Callable[[], None]:
+    """Tells of every optimizer update that no `fit` makes, when it is done.
+
+    Args:
+        keras: The module.
+        script: The script.
+        see: Called with the place, and whether the update is only traced: then it is called once for all of them.
+
+    Returns:
+        What stops looking.
+    """
+    import tensorflow as tf
+
+    def handle(original: Any, optimizer: Any, **arguments: Any) -> Any:
+        result = original(optimizer, **arguments)
+        if not _is_called_by_memfit(inspect.currentframe()):
+            see(_line_of(script, inspect.currentframe()), tf.inside_function())
+        return result
+
+    convert = tf.autograph.experimental.do_not_convert
+    return intercept(keras.optimizers.Optimizer, "apply", handle, decorate=convert)
+
+
 def _is_called_by_memfit(frame: FrameType | None) -> bool:
     """Whether a training step or a search of memfit is among the callers, up to where the script begins."""
     while frame is not None:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from memfit.survival.fit_call import FitCall
 
 
+class TrainsInLoop(InvalidInput):
+    """A script trains in a loop of its own, and was stopped before its first optimizer update."""
+
+
 class _Updated(BaseException):
     """Leaves the script before its first optimizer update outside of `fit`."""
 
@@ -60,11 +64,11 @@ def first_fit(path: str | Path, arguments: Sequence[str] = (), *, quiet: bool = 
 
         return FitCall(reached.model, reached.arguments)
     except _Updated as updated:
-        raise InvalidInput(
+        raise TrainsInLoop(
             f"The script trains in a loop of its own, not with fit(): it was stopped before its first optimizer "
             f"update ({path.name}, {updated}), and nothing was trained",
             received=str(path),
-            remedy="; ".join(filter(None, (f"Measure it with `memfit run {path}`", advise_loop()))),
+            remedy="; ".join(filter(None, (f"Measure it with `memfit estimate {path}`", advise_loop()))),
         ) from None
     except SystemExit as end:
         if end.code not in (None, 0):
