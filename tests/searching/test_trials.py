@@ -249,9 +249,12 @@ def test_bad_input_is_one_sentence_each() -> None:
 def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
     script = textwrap.dedent(
         """
-        import os, subprocess, sys, time
+        import os, signal, subprocess, sys, time
         from pathlib import Path
         import memfit
+
+        # It is ignored where the tests run in the background.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
         def hang(number):
             other = subprocess.Popen(["sleep", "3600"])

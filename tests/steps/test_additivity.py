@@ -94,7 +94,7 @@ def test_a_loss_over_pairs_is_planned_without_micro_batches_where_exact_is_asked
     model.compile("sgd", contrast)
     rng = np.random.default_rng(0)
     data = rng.normal(size=(128, 128, 64)).astype("float32"), rng.normal(size=(128, 1)).astype("float32")
-    plan = memfit.plan(model, 128, "60MiB", "exact", data=data)
+    plan = memfit.plan(model, 128, "45MiB", "exact", data=data)
     assert plan.recipe.micro_batch is None
     assert plan.recipe.segments is not None
     near = next(lever for lever in plan.levers if lever.name == "micro-batches")

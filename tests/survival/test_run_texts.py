@@ -258,10 +258,10 @@ def test_a_custom_loop_that_runs_out_of_memory_is_explained_and_not_started_agai
     done = run(tmp_path, raises, arena="64MiB")
     assert done.returncode == 1
     said = told(done.stderr).splitlines()
-    assert said[3] == "memfit: out of memory in a loop that memfit cannot change"
-    assert said[4].startswith(
+    assert said[4] == "memfit: out of memory in a loop that memfit cannot change"
+    assert said[5].startswith(
         "memfit: likely cause: a step, or what lies beside it, needs more than there is"
     )
-    assert said[4].endswith("(the error above says what asked for memory)")
+    assert said[5].endswith("(the error above says what asked for memory)")
     assert "restart 1" not in done.stderr
     assert "memfit: custom loop: died" in done.stderr

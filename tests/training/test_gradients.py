@@ -26,9 +26,12 @@ Loss = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def in_float64():
+    before = keras.config.dtype_policy()
     keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
     yield
     keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy(before)
 
 
 def numbers(*shape: int) -> Any:

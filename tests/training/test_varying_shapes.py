@@ -52,7 +52,7 @@ def _generate_images() -> Any:
 
 def _train(kind: str, memory: str | None, stock: bool) -> Any:
     """Trains an epoch in float64; returns losses, weights, the peak, and what memfit said and did."""
-    from memfit.training.guard.training import GuardedTraining
+    from memfit.training.guard.replaying import Replaying
 
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
@@ -61,15 +61,14 @@ def _train(kind: str, memory: str | None, stock: bool) -> Any:
     model.compile(keras.optimizers.Adam(1e-2), "mse")
     data = _bucketed() if kind == "text" else _generate_images()
     recipes: list[tuple[int, str]] = []
-    compute = GuardedTraining._compute
+    compute = Replaying.compute
 
-    def watched(training: GuardedTraining, batch: Any) -> Any:
-        result = compute(training, batch)
-        if result[1] is None:
-            recipes.append((shape_of(batch)[0][1], str(training.recipe)))
+    def watched(replaying: Replaying, data: Any, *more: Any) -> Any:
+        result = compute(replaying, data, *more)
+        recipes.append((shape_of(data)[0][1], str(replaying.recipe)))
         return result
 
-    GuardedTraining._compute = watched
+    Replaying.compute = watched
     try:
         options: dict[str, Any] = {} if stock else {"memory": memory, "allow": "exact"}
         train = model.fit if stock else lambda *args, **kwargs: memfit.fit(model, *args, **kwargs)

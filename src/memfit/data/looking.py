@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from memfit.budgets.peaks import take_one_region
 from memfit.compat import keras_data, tf_datasets
 from memfit.data.peeking import is_generator, keep_random_numbers
 from memfit.data.shapes import BatchShape, Shapes, shape_of, tally
@@ -46,6 +45,8 @@ def look_at_shapes(data: Any, *, careful: bool = False, seconds: float = LOOK_SE
 
 def _look_at_dataset(data: Any, careful: bool, seconds: float) -> Shapes:
     import tensorflow as tf
+
+    from memfit.budgets.peaks import take_one_region
 
     take_one_region()  # of an arena: the batches that are read must not break it into pieces
     single = tf_datasets.one_pass(data)

@@ -8,7 +8,6 @@ from memfit.budgets.budget import budget
 from memfit.budgets.peaks import device_name
 from memfit.compat.versions import read_versions
 from memfit.sizes import Size
-from memfit.survival.custom_loops import advise_loop
 from memfit.survival.settings import CUSTOM_LOOP, ProcessSettings, record_id
 from memfit.survival.stream_teller import StreamTeller
 from memfit.training.records.record import RunRecord, this_process
@@ -32,7 +31,6 @@ def record_loop(settings: ProcessSettings, line: str) -> Recorder:
             Line(f"{settings.script}, {line}: trains in a loop of its own, not with fit()"),
             *_explain(),
             Line(f"it still measures what the loop takes{against}, and explains an OOM"),
-            *(Line(f"to change it: {advice}") for advice in [advise_loop()] if advice),
         ]
     )
     now = time.time()

@@ -105,7 +105,7 @@ def read_traces(
     """
     import tensorflow as tf
 
-    graph = forward[0].graph
+    graph = forward[0].graph if forward else tf.compat.v1.get_default_graph()
     grad_ys = [tf.ones_like(output) for output in outputs]
     after = len(graph.get_operations())
     results = gradients(outputs, grad_ys, list(weights), graph)
