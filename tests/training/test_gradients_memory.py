@@ -101,44 +101,49 @@ def test_after_a_replay_weights_statistics_and_metrics_are_those_of_a_calm_loop(
     assert all(same is True or same < 1e-6 for same in after_shortages["state"])
 
 
-def planned() -> dict[str, Any]:
+def measured() -> dict[str, Any]:
     import tensorflow as tf
 
     import memfit
 
     state, losses, _ = train(plain)
     guarded = train(lambda f, v: memfit.gradients(v)(f))[2]
-    half = memfit.Size(guarded.memory.measured * 6 // 10)
-    result = train(lambda f, v: memfit.gradients(v, memory=half, allow="exact")(f))
     estimate = memfit.estimate(guarded, tf.TensorSpec([512, 16]), tf.TensorSpec([512, 1]))
     return {
-        "state": (state, result[0]),
-        "losses": (losses, result[1]),
-        "plan": result[2].plan.to_json(),
-        "run": result[2].memory.to_json(),
-        "half": int(half),
-        "stock": int(guarded.memory.measured),
+        "state": state,
+        "losses": losses,
+        "peak": int(guarded.memory.measured),
         "estimate": int(estimate.peak),
     }
 
 
+def planned(memory: int) -> dict[str, Any]:
+    import memfit
+
+    state, losses, loss = train(lambda f, v: memfit.gradients(v, memory=memory, allow="exact")(f))
+    return {"state": state, "losses": losses, "plan": loss.plan.to_json(), "run": loss.memory.to_json()}
+
+
 @pytest.fixture(scope="module")
-def in_half() -> dict[str, Any]:
-    return in_arena(planned, memory="400MiB")
+def plain_loop() -> dict[str, Any]:
+    return in_arena(measured, memory="400MiB")
 
 
-def test_a_plan_for_about_half_of_the_memory_trains_to_the_same_weights(in_half):
+@pytest.fixture(scope="module")
+def in_half(plain_loop: dict[str, Any]) -> dict[str, Any]:
+    """Trained in an arena of no more than that: what other trainings leave in an allocator moves its peaks."""
+    half = -(-plain_loop["peak"] * 6 // 10 // 2**20) * 2**20
+    return in_arena(planned, half, memory=half)
+
+
+def test_a_plan_for_about_half_of_the_memory_trains_to_the_same_weights(plain_loop, in_half):
     assert in_half["plan"]["fidelity"] == "exact"
     assert in_half["plan"]["recipe"]["segments"] is not None
-    np.testing.assert_allclose(*in_half["losses"], rtol=1e-5)
-    for one, two in zip(*in_half["state"], strict=True):
+    np.testing.assert_allclose(plain_loop["losses"], in_half["losses"], rtol=1e-5)
+    for one, two in zip(plain_loop["state"], in_half["state"], strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
-
-
-def test_the_loop_takes_no_more_than_was_asked_for(in_half):
-    assert in_half["run"]["measured"] <= in_half["half"]
     assert in_half["run"]["events"] == []
 
 
-def test_an_estimate_of_a_function_is_near_what_its_loop_takes(in_half):
-    assert in_half["estimate"] == pytest.approx(in_half["stock"], rel=0.25)
+def test_an_estimate_of_a_function_is_near_what_its_loop_takes(plain_loop):
+    assert plain_loop["estimate"] == pytest.approx(plain_loop["peak"], rel=0.25)
