@@ -125,6 +125,29 @@ class Distilled(Stepping):
         return self.show(loss)
 
 
+class SelfTaught(Stepping):
+    """Its second and third tape do not record all that their losses are computed from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.second = network(6, 3), keras.optimizers.Adam(0.01)
+
+    def train_step(self, x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.net(x, training=True) - x[:, :3]) ** 2)
+        self.update(tape, loss, self.trainable_weights, self.optimizer)
+        aim = self.net(-x, training=True)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.net(x, training=True) - aim) ** 2)
+        self.update(tape, loss, self.trainable_weights, self.second)
+        with tf.GradientTape() as tape:
+            with tape.stop_recording():
+                aim = self.net(2 * x, training=True)
+            loss = tf.reduce_mean((self.net(x, training=True) - aim) ** 2)
+        self.update(tape, loss, self.trainable_weights, self.second)
+        return self.show(loss)
+
+
 def prepared(make: Callable[[], Stepping]) -> Stepping:
     keras.utils.set_random_seed(1)
     model = make()
@@ -132,7 +155,7 @@ def prepared(make: Callable[[], Stepping]) -> Stepping:
     return model
 
 
-@pytest.mark.parametrize("make", [Variational, Adversarial, Contrastive, Distilled])
+@pytest.mark.parametrize("make", [Variational, Adversarial, Contrastive, Distilled, SelfTaught])
 def test_a_custom_step_rematerialised_trains_as_stock_keras_does(make, in_float64):
     x = np.random.default_rng(0).normal(size=(BATCH, 6))
     stock, model = prepared(make), prepared(make)

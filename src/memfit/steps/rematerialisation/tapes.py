@@ -108,18 +108,24 @@ def _replaced_tapes(differentiate: Differentiate) -> Iterator[None]:
     import tensorflow as tf
 
     graph = tf.compat.v1.get_default_graph()
-    own = {name: getattr(tf.GradientTape, name) for name in ("__enter__", "__exit__", "gradient")}
+    names = ("__enter__", "__exit__", "gradient", "watch", "stop_recording", "reset")
+    own = {name: getattr(tf.GradientTape, name) for name in names}
     depth, done = 0, len(graph.get_operations())
-    differentiated: set[int] = set()
+    tapes: list[Any] = []  # held, so that no other has the id of one
+    recorded: dict[int, list[int]] = {}  # by tape: how many ops there were when it began, and when it ended
+    unusual: set[int] = set()  # tapes that do not record all that is computed while they are on
 
     def enter(tape: Any) -> Any:
         nonlocal depth
         depth += 1
+        tapes.append(tape)
+        recorded.setdefault(id(tape), [len(graph.get_operations())])
         return own["__enter__"](tape)
 
     def leave(tape: Any, *args: Any) -> Any:
         nonlocal depth
         depth -= 1
+        recorded[id(tape)].append(len(graph.get_operations()))
         return own["__exit__"](tape, *args)
 
     def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
@@ -128,15 +134,31 @@ def _replaced_tapes(differentiate: Differentiate) -> Iterator[None]:
         weights = [getattr(source, "value", source) for source in tf.nest.flatten(sources)]
         if plain or not _is_plain_loss(target) or not all(isinstance(w, tf.Variable) for w in weights):
             return own["gradient"](tape, target, sources, *args, **kwargs)
-        forward = graph.get_operations()[done:]
-        if id(tape) in differentiated or target.op not in set(forward) or compiles_with_xla(graph):
+        span = recorded.get(id(tape), [])
+        ops = graph.get_operations()
+        forward = ops[max(done, span[0]) : span[1]] if len(span) == 2 else []
+        # What was computed before a tape began is a number to it, also where it was computed from the weights.
+        if (
+            id(tape) in unusual
+            or target.op not in set(forward)
+            or _reads_weights(target, set(ops[: span[0]]), weights, graph)
+            or compiles_with_xla(graph)
+        ):
             return own["gradient"](tape, target, sources)
-        differentiated.add(id(tape))  # a persistent tape's next gradient reads the same activations
+        unusual.add(id(tape))  # a persistent tape's next gradient reads the same activations
         gradients = differentiate(forward, target, weights)
         done = len(graph.get_operations())
         return tf.nest.pack_sequence_as(sources, gradients)
 
+    def noting(name: str) -> Any:
+        def call(tape: Any, *args: Any, **kwargs: Any) -> Any:
+            unusual.add(id(tape))
+            return own[name](tape, *args, **kwargs)
+
+        return call
+
     replaced = {"__enter__": enter, "__exit__": leave, "gradient": gradient}
+    replaced |= {name: noting(name) for name in ("watch", "stop_recording", "reset")}
     for name, function in replaced.items():
         setattr(tf.GradientTape, name, function)
     try:
@@ -144,6 +166,26 @@ def _replaced_tapes(differentiate: Differentiate) -> Iterator[None]:
     finally:
         for name, function in own.items():
             setattr(tf.GradientTape, name, function)
+
+
+def _reads_weights(target: Any, before: set[Op], weights: Sequence[Any], graph: Any) -> bool:
+    """Whether a target depends on weights by way of ops that were there before its tape began."""
+    captured = {id(outer): inner.name for outer, inner in graph.captures}
+    handles = {captured.get(id(weight.handle)) for weight in weights}
+    seen: set[Op] = set()
+    left = [(target.op, target.op in before)]
+    while left:
+        op, early = left.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        for tensor in op.inputs:
+            if tensor.name in handles:
+                if early:
+                    return True
+            else:
+                left.append((tensor.op, tensor.op in before))
+    return False
 
 
 def _is_plain_loss(target: Any) -> bool:
