@@ -130,7 +130,8 @@ class SelfTaught(Stepping):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net, self.second = network(6, 3), keras.optimizers.Adam(0.01)
+        deeper = [layers.Dense(48, activation="tanh") for _ in range(3)]
+        self.net, self.second = network(6, 3, *deeper), keras.optimizers.Adam(0.01)
 
     def train_step(self, x: Any) -> Any:
         with tf.GradientTape() as tape:
