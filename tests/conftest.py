@@ -36,6 +36,19 @@ _LONGEST = (
 )
 
 
+@pytest.fixture
+def in_float64() -> Iterator[None]:
+    """Lets Keras compute in float64, where a difference is no rounding: a policy that was set hides `floatx`."""
+    import keras
+
+    before = keras.config.dtype_policy()
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy(before)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the tests of the longest files first."""
 

@@ -20,16 +20,6 @@ from prepared import in_arena
 BATCH = 256
 
 
-@pytest.fixture
-def in_float64():
-    before = keras.config.dtype_policy()
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    yield
-    keras.config.set_floatx("float32")
-    keras.config.set_dtype_policy(before)
-
-
 def network(inputs: int, outputs: int, *more: Any) -> keras.Model:
     body = [layers.Dense(48, activation="tanh") for _ in range(3)]
     return keras.Sequential([keras.Input((inputs,)), *body, *more, layers.Dense(outputs)])

@@ -24,14 +24,7 @@ BATCH = 10
 Loss = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def in_float64():
-    before = keras.config.dtype_policy()
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    yield
-    keras.config.set_floatx("float32")
-    keras.config.set_dtype_policy(before)
+pytestmark = pytest.mark.usefixtures("in_float64")
 
 
 def numbers(*shape: int) -> Any:

@@ -1,7 +1,5 @@
 """Prediction and evaluation in tiles are those of the whole image, or refused in one sentence."""
 
-from collections.abc import Iterator
-
 import keras
 import numpy as np
 import pytest
@@ -14,14 +12,7 @@ from memfit.training.tiles.grid import Layout
 L = keras.layers
 
 
-@pytest.fixture(autouse=True)
-def _in_float64() -> Iterator[None]:
-    before = keras.config.dtype_policy()
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    yield
-    keras.config.set_floatx("float32")
-    keras.config.set_dtype_policy(before)
+pytestmark = pytest.mark.usefixtures("in_float64")
 
 
 def _unet(image: tuple[int, ...]) -> keras.Model:
