@@ -142,12 +142,12 @@ def state(model: Any) -> list[Any]:
     return [variable.numpy() for variable in (*model.non_trainable_variables, *more, *metrics)]
 
 
-def plain(make: Callable[[], tuple[Any, ...]]) -> tuple[Any, list[Any], list[Any]]:
+def plain(make: Callable[[], tuple[Any, ...]], xla: bool = False) -> tuple[Any, list[Any], list[Any]]:
     """Loss, gradients and state of a plain tape, as people write it."""
     keras.utils.set_random_seed(7)
     function, model, batch = make()
 
-    @tf.function
+    @tf.function(jit_compile=xla)
     def step(*tensors: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = function(*tensors)
@@ -161,11 +161,14 @@ def dense(gradients: Any) -> list[Any]:
     return [np.asarray(np.nan if each is None else tf.convert_to_tensor(each)) for each in gradients]
 
 
-def prepare(make: Callable[[], tuple[Any, ...]]) -> tuple[LossFunction, LossJob, tuple[Any, ...], Any]:
+def prepare(
+    make: Callable[[], tuple[Any, ...]], xla: bool = False
+) -> tuple[LossFunction, LossJob, tuple[Any, ...], Any]:
     keras.utils.set_random_seed(7)
     function, model, batch = make()
     call, tensors = read_call(batch, {})
-    loss = LossFunction(function, [weight_of(variable) for variable in model.trainable_variables], call)
+    weights = [weight_of(variable) for variable in model.trainable_variables]
+    loss = LossFunction(function, weights, call, jit_compile=xla)
     try:
         loss.look(tensors)
     except tf.errors.OperatorNotAllowedInGraphError:
@@ -203,6 +206,40 @@ def test_parts_and_rematerialised_steps_give_the_gradients_of_a_plain_tape(make)
     assert tightest or make in (weighted_samples, embedded)
     for recipe in [Recipe(micro_batch=4), *(Recipe(micro, each) for micro in (None, 4) for each in tightest)]:
         assert_same(build_gradients(loss, recipe), tensors, model, expected)
+
+
+@pytest.mark.parametrize(("make", "fidelity"), [(branching, Fidelity.EXACT), (dropout, Fidelity.NEAR)])
+def test_under_xla_they_are_the_same_but_for_random_numbers_in_parts(make, fidelity):
+    expected = plain(make, xla=True)
+    loss, job, tensors, model = prepare(make, xla=True)
+    segments = job.segment_choices[0][-1]
+    assert LEVERS[0].fidelity(job) == fidelity
+    for micro_batch in (4, None) if fidelity == Fidelity.EXACT else (None,):
+        assert_same(build_gradients(loss, Recipe(micro_batch, segments)), tensors, model, expected)
+
+
+@pytest.mark.parametrize(("policy", "epsilon"), [("mixed_bfloat16", 2**-7), ("mixed_float16", 2**-10)])
+def test_in_16_bits_a_scaled_loss_has_the_gradients_of_a_plain_tape_to_their_precision(policy, epsilon):
+    keras.config.set_dtype_policy(policy)
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=128.0)
+
+    def scaled() -> tuple[Any, ...]:
+        function, model, (x, y) = dropout()
+        optimizer.build(model.trainable_variables)
+        return lambda *batch: optimizer.scale_loss(function(*batch)), model, (x.astype("float32"), y)
+
+    value, gradients, _ = plain(scaled)
+    loss, job, tensors, _ = prepare(scaled)
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+    for recipe in (Recipe(micro_batch=4), Recipe(4, job.segment_choices[0][-1])):
+        step = build_gradients(loss, recipe)
+        step.trace(specs)
+        step.note()
+        found = step.compute(tensors, specs)
+        step.undo()
+        assert float(found.loss) == pytest.approx(value, rel=8 * epsilon)
+        for one, two in zip(dense(found.gradients), gradients, strict=True):
+            assert np.linalg.norm(one - two) <= 8 * epsilon * np.linalg.norm(two)
 
 
 def normalised() -> tuple[Any, ...]:

@@ -19,7 +19,14 @@ def find_adding_lines(holding: Holding) -> list[str]:
     file = _file_of(holding)
     if not name or holding.kind != "container" or file is None or not is_users(file):
         return []
-    return [f"{file}:{line}" for line in _lines(file, name)]
+    inside = _lines_of(holding.parent) if isinstance(holding.parent, CodeType) else None
+    return [f"{file}:{line}" for line in _lines(file, name) if inside is None or line in inside]
+
+
+def _lines_of(code: CodeType) -> range:
+    """The lines of a function, those it defines inside included: the same name elsewhere is another."""
+    parts = [code, *(part for part in code.co_consts if isinstance(part, CodeType))]
+    return range(code.co_firstlineno, 1 + max(line or 0 for part in parts for _, _, line in part.co_lines()))
 
 
 def _file_of(holding: Holding) -> str | None:

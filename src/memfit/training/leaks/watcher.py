@@ -26,7 +26,7 @@ _TICKS, _LOOKS, _LINES = 0.004, 0.012, 0.006
 # Tracing shorter than one turn of a loop sees nothing.
 _LEAST_SECONDS = 0.005
 _MOST_GLANCED_AT = 30  # holders; those that a loop lets grow are few
-_WEIGHED = {2**power for power in range(1, 40)}
+_WEIGHED = {2**power for power in range(40)}
 _AT_ONCE = 3  # holders whose lines are looked for together
 
 
@@ -83,12 +83,14 @@ class Watcher:
         if self._trace is not None:
             self._trace[0].stop()
             self._take_lines()
+        self._read_code()
         self._growing.clear()
         self._read_memory()
         self._look()
+        leaks = self.leaks()
         self._growing.clear()
         Traced.count -= self._debugged
-        return self.leaks()
+        return leaks
 
     def leaks(self) -> Leaks:
         """Returns what leaks so far."""
@@ -96,8 +98,15 @@ class Watcher:
         for track in self._tracks.values():
             if track.kind in ("traced function", "library") and not track.lines:
                 track.lines = self._tracing
+        self._read_code()
         found = judge(list(self._tracks.values()), self._memory, self._lines, seconds)
         return Leaks(tuple(found), seconds)
+
+    def _read_code(self) -> None:
+        """Looks up where the user's code adds to what leaks."""
+        for key, holding in list(self._growing.items()):
+            if self._tracks[key].sizes.rate() is not None:
+                self._tracks[key].written = tuple(find_adding_lines(holding))
 
     def _run(self) -> None:
         while not self._stop.wait(_TICK):
@@ -107,7 +116,8 @@ class Watcher:
                 if self.costs.ticks <= _TICKS * elapsed:
                     self._tick()
                 if self.costs.looks + self.costs.last_look <= _LOOKS * elapsed:
-                    self._find_lines(self._look(), elapsed)
+                    self._look()
+                self._find_lines(elapsed)
 
     def _tick(self) -> None:
         begun = time.thread_time()
@@ -131,11 +141,10 @@ class Watcher:
             return None
         return "GPU:0" if sys.modules["tensorflow"].config.list_physical_devices("GPU") else "CPU:0"
 
-    def _look(self) -> dict[object, Holding]:
-        """Takes the sizes of what holds memory; returns those that have grown."""
+    def _look(self) -> None:
+        """Takes the sizes of what holds memory, and remembers what has grown."""
         begun = time.thread_time()
         now = time.perf_counter() - self._begun
-        grown: dict[object, Holding] = {}
         growing: dict[object, Holding] = {}
         for holding in find_holdings(
             self._thread_id, (self, self._tracks, self._first, self._memory, self._growing)
@@ -151,9 +160,8 @@ class Watcher:
                     track.sizes.add(0.0, 0 if self._looked > 1 else first[1])
                 track.sizes.add(*first)
             if holding.size > track.sizes.sizes[-1]:
-                grown[holding.key] = holding
                 track.grew += 1
-                # Weighing takes milliseconds: once it is clear that something grows, and ever less often.
+                # Weighing takes milliseconds: ever less often.
                 if holding.kind in ("container", "cache") and track.grew in _WEIGHED:
                     track.weigh(*weigh_items(holding.items()))
             track.sizes.add(now, holding.size)
@@ -167,7 +175,6 @@ class Watcher:
             self.costs.looks += cost
         else:  # finds out once which modules are the user's
             self.costs.first = cost
-        return grown
 
     def _glance(self) -> None:
         """Takes the sizes of what has grown before: that costs next to nothing, and a look does not."""
@@ -179,16 +186,14 @@ class Watcher:
             with contextlib.suppress(Exception):  # changed meanwhile: the next look will tell
                 self._tracks[key].sizes.add(now, holding.measure())
 
-    def _find_lines(self, grown: dict[object, Holding], elapsed: float) -> None:
+    def _find_lines(self, elapsed: float) -> None:
         """Begins to look for the lines at which the fastest growing holders grow, as far as that may cost."""
         seconds = (_LINES * elapsed - self.costs.lines) / LOST
         if self._trace is not None or not self._in_main or seconds < _LEAST_SECONDS:
             return
-        wanted = [(self._tracks[key], grown[key]) for key in grown if is_growing(self._tracks[key])]
+        known = [(self._tracks[key], holding) for key, holding in self._growing.items()]
+        wanted = [(track, holding) for track, holding in known if is_growing(track)]
         wanted.sort(key=lambda each: (sum(each[0].lines.values()), -each[0].bytes_grown()))
-        for track, holding in wanted[:_AT_ONCE]:
-            if not track.written:
-                track.written = tuple(find_adding_lines(holding))
         measures = [holding.measure for _, holding in wanted[:_AT_ONCE]]
         lines = [track.lines for track, _ in wanted[:_AT_ONCE]]
         if not wanted and self._memory["host"].rate() is not None:
