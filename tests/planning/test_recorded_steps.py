@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from memfit import Size
+from memfit.planning.build_plan import build_plan
+from memfit.planning.candidates import Candidate
+from memfit.planning.fidelity import Fidelity
 from memfit.planning.largest_batch import LARGEST, find_largest_batch
 from memfit.planning.recorded_step import RecordedStep
 from memfit.steps.recipe import Recipe
@@ -68,6 +71,16 @@ def test_a_step_in_parts_is_recorded_with_two_of_them_of_which_one_waits() -> No
     recordings = _recordings({Recipe(2): _line(150, 6)})
     recordings.record(Recipe(8), 32)
     assert recordings.need(Recipe(8, inputs_on_host=True), 32) == 150 + 6 * 16 - 8
+
+
+def test_what_a_lever_saves_is_the_difference_of_the_peaks_whatever_margins_they_have() -> None:
+    ours = Recipe(segments=SEGMENTS)
+    job = job_of(network(normalised=False), 300, batch_size=8, choices=(SEGMENTS,))
+    recordings = recordings_of(job, {Recipe(): _line(1000, 10, margin=0.5), ours: _line(100, 5, margin=0.1)})
+    recordings.record(ours, 8)
+    assert recordings.saving(ours, Recipe(), 8) == 1080 - 140
+    plan = build_plan(recordings, 8, Candidate(ours, Fidelity.EXACT, recordings.need(ours, 8), 1.2))
+    assert next(row.saving for row in plan.levers if row.used) == plan.stock - plan.predicted == 1080 - 140
 
 
 @pytest.mark.parametrize("bound", [0, 1, 2, 3, 37, 1000, LARGEST, 10**6])

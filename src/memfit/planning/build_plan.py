@@ -60,7 +60,7 @@ def list_rows(
     job: Job,
     recipe: Recipe,
     batch_size: int,
-    facts: Facts,
+    facts: Recordings,
     unused: str = "other levers are enough, and more faithful or faster",
 ) -> tuple[LeverRow, ...]:
     """Says what became of each lever.
@@ -75,7 +75,7 @@ def list_rows(
     return tuple(_describe(lever, job, recipe, batch_size, facts, unused) for lever in levers_for(job))
 
 
-def _describe(lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Facts, unused: str) -> LeverRow:
+def _describe(lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Recordings, unused: str) -> LeverRow:
     fidelity = lever.fidelity(job)
     if not lever.is_used(recipe):
         why, saving = _explain_unused(lever, job, batch_size, facts, unused), None
@@ -83,7 +83,7 @@ def _describe(lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Fa
             saving = lever.advise_saving(facts, job, batch_size)
         return LeverRow(lever.name, fidelity, used=False, why=why, saving=saving)
     without = lever.undo(recipe)
-    saving = Size(max(0, facts.need(without, batch_size) - facts.need(recipe, batch_size)))
+    saving = Size(max(0, facts.saving(recipe, without, batch_size)))
     cost = lever.predict_cost(facts, recipe, batch_size)
     return LeverRow(
         lever.name,

@@ -138,6 +138,14 @@ class Recordings:
 
     def peak(self, recipe: Recipe, batch_size: int) -> tuple[int, int]:
         """Returns the predicted peak of a recipe in the job's memory, and the margin above it."""
+        peak, margin = self._peak(recipe, batch_size)
+        return min(peak, int(self.job.memory)), margin
+
+    def saving(self, recipe: Recipe, without: Recipe, batch_size: int) -> int:
+        """What the peak of one recipe is below that of another, however much memory there is."""
+        return self._peak(without, batch_size)[0] - self._peak(recipe, batch_size)[0]
+
+    def _peak(self, recipe: Recipe, batch_size: int) -> tuple[int, int]:
         step, at_once = self._steps.get(_kind(recipe)), recipe.micro_batch or batch_size
         # What was not recorded has the margin of the stock step that computes as many samples at once.
         recorded = at_once if step is None else _recorded_batch(recipe, at_once)
@@ -145,7 +153,7 @@ class Recordings:
         need = self.need(recipe, batch_size)
         margin = step.need(recorded) - step.peak(recorded)
         filled = 0 if step is self.stock else step.filled(recorded)
-        return min(need - margin + filled, int(self.job.memory)), max(0, margin - filled)
+        return need - margin + filled, max(0, margin - filled)
 
     def timeline(self, recipe: Recipe, batch_size: int) -> StepTimeline | None:
         """Returns the predicted memory of a recipe's step; None where it was not recorded."""

@@ -101,7 +101,9 @@ def judge(
         found.append(_leak(track, rest, int(rest / rate), growth))
         rest = 0.0
     if rest >= (1 - _MOST) * whole:
-        found += _native(memory, lines)
+        # Memory that goes to gaps beside a holder's items grows at the holder's line.
+        told = {leak.line for leak in found} | ({""} if found else set())
+        found += [leak for leak in _native(memory, lines) if leak.line not in told]
     return found
 
 
