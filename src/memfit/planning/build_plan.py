@@ -75,7 +75,9 @@ def list_rows(
     return tuple(_describe(lever, job, recipe, batch_size, facts, unused) for lever in levers_for(job))
 
 
-def _describe(lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Recordings, unused: str) -> LeverRow:
+def _describe(
+    lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Recordings, unused: str
+) -> LeverRow:
     fidelity = lever.fidelity(job)
     if not lever.is_used(recipe):
         why, saving = _explain_unused(lever, job, batch_size, facts, unused), None
