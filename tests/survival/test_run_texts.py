@@ -8,15 +8,17 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from memfit.budgets.arena import arena_environment
 from memfit.cli.run import _show, _tell
-from memfit.survival.settings import RunSettings
+from memfit.survival.run_records import RunRecords
+from memfit.survival.settings import RunSettings, record_id
 from memfit.survival.supervising import supervise
-from memfit.training.records.files import read_records
+from memfit.training.records.files import read_records, write_record
 from prepared import forking_environment
 
 _FIGURES = (
@@ -228,6 +230,7 @@ def test_a_loop_without_fit_is_measured_and_said_not_to_be_changed(tmp_path: Pat
         "memfit: memfit cannot change such a loop: no plan, no checkpoints, no limit\n"
         "memfit: a loss function under @memfit.gradients(variables) is planned and guarded\n"
         "memfit: it still measures what the loop takes against SIZE, and explains an OOM\n"
+        "memfit: what its peak is made of, and what would help: memfit estimate train.py\n"
         "memfit: custom loop: finished\n"
         "memfit:   peak      SIZE measured, SIZE over the budget of SIZE\n"
         "memfit:   process   SIZE measured on the host\n"
@@ -239,6 +242,11 @@ def test_a_loop_without_fit_is_measured_and_said_not_to_be_changed(tmp_path: Pat
     )
     [(_, record)] = read_records(tmp_path / "runs")
     assert (record.outcome, record.call) == ("finished", -1)
+    # As a watched script does at its end.
+    write_record(replace(record, id=record_id("watched", 0)), tmp_path / "runs")
+    RunRecords(tmp_path / "runs", "watched").note_leaks(["host memory grows"])
+    [(_, watched)] = RunRecords(tmp_path / "runs", "watched").read()
+    assert [mark.says for mark in watched.of_kind("leak")] == ["host memory grows"]
 
 
 def test_quiet_says_nothing_and_json_is_one_line_behind_the_script_s_output(tmp_path: Path) -> None:
@@ -258,10 +266,10 @@ def test_a_custom_loop_that_runs_out_of_memory_is_explained_and_not_started_agai
     done = run(tmp_path, raises, arena="64MiB")
     assert done.returncode == 1
     said = told(done.stderr).splitlines()
-    assert said[4] == "memfit: out of memory in a loop that memfit cannot change"
-    assert said[5].startswith(
+    assert said[5] == "memfit: out of memory in a loop that memfit cannot change"
+    assert said[6].startswith(
         "memfit: likely cause: a step, or what lies beside it, needs more than there is"
     )
-    assert said[5].endswith("(the error above says what asked for memory)")
+    assert said[6].endswith("(the error above says what asked for memory)")
     assert "restart 1" not in done.stderr
     assert "memfit: custom loop: died" in done.stderr

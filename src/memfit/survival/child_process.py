@@ -93,6 +93,10 @@ class _Process:
         from memfit.training.leaks.session import end
 
         leaks = end(watcher)
+        if leaks:
+            from memfit.survival.run_records import RunRecords
+
+            RunRecords(Path(self._settings.records), self._settings.run).note_leaks(map(str, leaks))
         if leaks or not self._settings.quiet:
             for line in repr(leaks).splitlines():
                 logging.getLogger("memfit").warning("%s", line)

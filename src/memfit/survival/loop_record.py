@@ -31,6 +31,7 @@ def record_loop(settings: ProcessSettings, line: str) -> Recorder:
             Line(f"{settings.script}, {line}: trains in a loop of its own, not with fit()"),
             *_explain(),
             Line(f"it still measures what the loop takes{against}, and explains an OOM"),
+            Line(f"what its peak is made of, and what would help: memfit estimate {settings.script}"),
         ]
     )
     now = time.time()

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,14 @@ class RunRecords:
     def has_custom_loop(self) -> bool:
         """Whether the script was seen to train in a loop of its own."""
         return find_file(self._folder, record_id(self._run, CUSTOM_LOOP)) is not None
+
+    def note_leaks(self, leaks: Iterable[str]) -> None:
+        """Marks what was seen to leak, each as a sentence, in the record of what was trained last."""
+        with contextlib.suppress(Exception):  # a record that cannot be written ends no training
+            _, record = self.read()[-1]
+            seconds = round(time.time() - record.begun, 2)
+            marks = (Mark(seconds, "leak", says) for says in leaks)
+            write_record(replace(record, marks=(*record.marks, *marks)), self._folder)
 
     def note_death(self, says: str, position: tuple[int, int, int] | None, goes_on: str | None) -> None:
         """Marks the death of the process in the record of what it was training.
