@@ -31,6 +31,7 @@ def watch_loop(name: str, seconds: float, folder: str) -> dict[str, Any]:
     """Runs a loop under watch: what was told, what it cost."""
     import sys
     import time
+    from pathlib import Path
 
     sys.path.insert(0, folder)
 
@@ -44,7 +45,9 @@ def watch_loop(name: str, seconds: float, folder: str) -> dict[str, Any]:
         watcher: Any = watched._watcher
         function(seconds)
     passed = min(time.perf_counter() - begun[0], time.process_time() - begun[1])
-    leaks = [leak.to_json() for leak in watched.leaks]
+    # No path of this machine goes into the results.
+    repository = str(Path(folder).parent) + "/"
+    leaks = [{**leak.to_json(), "line": leak.line.removeprefix(repository)} for leak in watched.leaks]
     return {
         "leaks": leaks,
         "cost": watcher.costs.total() / passed,

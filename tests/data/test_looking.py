@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from memfit.data.looking import look_at_shapes
-from memfit.data.shapes import Seen, Shapes, covers
+from memfit.data.shapes import Seen, Shapes, covers, shape_of
 from memfit.errors import CannotTell
 
 
@@ -97,6 +97,7 @@ def test_ragged_batches_are_as_long_as_their_longest_row() -> None:
     found = look_at_shapes(ragged)
     assert list(found.seen) == [((3, 3),)]
     assert "longest row" in found.look
+    assert [shape_of(batch) for batch in ragged] == [((3, 3),)]  # as the guard sees it in training
 
 
 def test_images_of_two_directions_are_both_the_largest_and_covered_by_a_third_shape() -> None:

@@ -108,15 +108,18 @@ def count_elements(shape: BatchShape) -> int:
 
 
 def shape_of(batch: Any) -> BatchShape:
-    """Returns the shape of a batch."""
+    """Returns the shape of a batch; of a ragged tensor, as long as its longest row everywhere."""
     import keras
+
+    return tuple(_shape(leaf) for leaf in keras.tree.flatten(batch) if leaf is not None)
+
+
+def _shape(leaf: Any) -> tuple[int, ...]:
     import numpy as np
 
-    leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
-    return tuple(
-        tuple(int(size or 0) for size in (leaf.shape if hasattr(leaf, "shape") else np.shape(leaf)))
-        for leaf in leaves
-    )
+    if hasattr(leaf, "bounding_shape"):
+        return tuple(int(size) for size in leaf.bounding_shape())
+    return tuple(int(size or 0) for size in (leaf.shape if hasattr(leaf, "shape") else np.shape(leaf)))
 
 
 def tally(
