@@ -10,6 +10,7 @@ from keras import layers, ops
 
 import memfit
 from memfit.planning.fidelity import Fidelity
+from memfit.steps.micro_batches.additivity import find_loss_difference
 from training.parity import levers
 
 X = np.random.default_rng(3).normal(size=(12, 4)).astype("float32")
@@ -62,6 +63,12 @@ def test_what_is_no_mean_over_the_samples_is_refused_and_changes_nothing(case: t
         fit(model)
     for a, b in zip(before, model.variables[: len(before)], strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_samples_that_are_alike_do_not_hide_a_loss_that_is_no_mean() -> None:
+    alike = np.ones((12, 4), "float32") + 1e-4 * X
+    assert find_loss_difference(model_with(dice), (alike, np.ones((12, 1), "float32"))) is not None
+    assert find_loss_difference(model_with(one_mean), (alike, np.ones((12, 1), "float32"))) is None
 
 
 def test_a_near_plan_may_take_the_loss_of_micro_batches_and_says_so() -> None:

@@ -277,9 +277,49 @@ def test_batch_normalization_is_near_in_parts_and_exact_rematerialised():
     assert_same(build_gradients(loss, Recipe(segments=job.segment_choices[0][-1])), tensors, model, expected)
 
 
-@pytest.mark.parametrize("make", [masked, contrasted])
+def diced() -> tuple[Any, ...]:
+    """Divided by what the batch predicts: of samples that are alike, nearly a mean."""
+    model = network(layers.ReLU(), outputs=6)
+
+    def loss(x: Any, y: Any) -> Any:
+        predicted = tf.sigmoid(0.01 * model(x, training=True))
+        return 1 - 2 * tf.reduce_sum(predicted * y) / (tf.reduce_sum(predicted) + tf.reduce_sum(y))
+
+    return loss, model, (np.ones((BATCH, 6)) + 1e-3 * numbers(BATCH, 6), np.tile([0.0, 1.0], (BATCH, 3)))
+
+
+@pytest.mark.parametrize("make", [masked, contrasted, diced])
 def test_a_loss_that_does_not_add_up_from_parts_is_found(make):
     assert "does not add up" in prepare(make)[1].why_not_micro_batches
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_does_not_keep_a_loss_from_adding_up():
+    def make() -> tuple[Any, ...]:
+        keras.config.set_dtype_policy("float32")
+        x = inputs = keras.Input((4, 6))
+        attention = layers.MultiHeadAttention(2, 8)  # what a key's bias adds, softmax takes off
+        model = keras.Model(inputs, layers.Dense(1)(attention(x, x)))
+        return lambda x: tf.reduce_mean(model(x) ** 2), model, (numbers(BATCH, 4, 6).astype("float32"),)
+
+    assert prepare(make)[1].why_not_micro_batches is None
+
+
+def test_where_memory_runs_out_fewer_samples_are_tried_and_a_loss_is_never_taken_to_add_up_unseen(
+    monkeypatch,
+):
+    from memfit.steps.losses import additivity
+
+    compute, counts = additivity._compute, []
+
+    def run_out(loss: Any, samples: Any, *more: Any) -> Any:
+        counts.append(len(samples[0]))
+        if len(samples[0]) > 3:
+            raise tf.errors.ResourceExhaustedError(None, None, "failed to allocate")
+        return compute(loss, samples, *more)
+
+    monkeypatch.setattr(additivity, "_compute", run_out)
+    assert "does not add up" in prepare(diced)[1].why_not_micro_batches
+    assert counts[:2] == [8, 3]
 
 
 def test_random_numbers_without_a_seed_make_parts_near():

@@ -7,7 +7,6 @@ the sum of weights, or by what a mask leaves, may add up by chance where all of 
 
 import copy
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +17,14 @@ from memfit.compat.keras_layers import statistics_left_alone
 from memfit.errors import in_one_line
 from memfit.steps.losses.function import LossFunction, Seen
 from memfit.steps.losses.step import build_gradients
+from memfit.steps.micro_batches.varying import half_of_digits, vary_samples
 from memfit.steps.recipe import Recipe
 
 SAMPLES = 8
-_PART = 3  # 3, 3 and 2: parts of unequal size show a sum as well as a mean of means
-# Far above rounding, far below the factor that a sum would be wrong by; in 16 bits rounding is much larger.
-_TOLERANCE, _TOLERANCE_OF_HALF = 1e-3, 5e-2
+# How many samples are tried, and in parts of how many: parts of unequal size show a sum as well as a mean of means.
+# Fewer where memory runs out.
+_TRIED = ((SAMPLES, 3), (3, 2))
+_ROUNDINGS = 100  # of the largest gradient, that a sum of such may be off by
 
 
 @dataclass(frozen=True)
@@ -54,18 +55,38 @@ def try_in_parts(loss: LossFunction, samples: Sequence[Any]) -> Trial:
     if loss.seen.draws:
         reason = "other random numbers: those of tf.random without a seed cannot be drawn in parts"
         return Trial(differs=f"{reason} (and its loss was taken for a mean over the samples, unchecked)")
-    try:
-        whole, mean, total = (_compute(loss, samples, recipe, sums) for recipe, sums in _WAYS)
-    except Exception as error:  # whatever a user's function raises
-        return Trial(why_not=f"it could not be tried in parts: {in_one_line(error)}")
-    tolerance = _TOLERANCE_OF_HALF if loss.seen.half else _TOLERANCE
+    for count, part in _TRIED:
+        few = [
+            array[:count] if has else array for array, has in zip(samples, loss.call.has_samples, strict=True)
+        ]
+        try:
+            return _try(loss, few, part)
+        except tf.errors.ResourceExhaustedError:
+            continue
+        except Exception as error:  # whatever a user's function raises
+            return Trial(why_not=f"it could not be tried in parts: {in_one_line(error)}")
+    return Trial(why_not="it could not be tried in parts: memory ran out for a few samples")
+
+
+def _try(loss: LossFunction, samples: Sequence[Any], part: int) -> Trial:
+    in_parts = Recipe(micro_batch=part)
+    whole = _compute(loss, samples, Recipe(), False)
+    mean, total = (_compute(loss, samples, in_parts, sums) for sums in (False, True))
+    tolerance = half_of_digits("bfloat16" if loss.seen.half else _coarsest(whole.gradients))
     right = next((way for way in (mean, total) if whole.agrees(way, tolerance)), None)
     if right is not None:
-        with suppress(Exception):  # other numbers may be no valid ones
-            varied = [_vary(array, has) for array, has in zip(samples, loss.call.has_samples, strict=True)]
-            again = [_compute(loss, varied, recipe, right is total) for recipe, _ in _WAYS[:2]]
-            if not again[0].agrees(again[1], tolerance):
-                right, whole, mean = None, *again
+        varied = [
+            vary_samples(array) if has else array
+            for array, has in zip(samples, loss.call.has_samples, strict=True)
+        ]
+        try:
+            again = [_compute(loss, varied, recipe, right is total) for recipe in (Recipe(), in_parts)]
+        except tf.errors.ResourceExhaustedError:
+            raise
+        except Exception:  # other numbers may be invalid to it
+            again = []
+        if again and not again[0].agrees(again[1], tolerance):
+            right, whole, mean = None, *again
     if right is None:
         story = f"a few samples have a loss of {whole.loss:.4g} at once and {mean.loss:.4g} in parts"
         return Trial(why_not=f"its loss, or a gradient, does not add up from parts of a batch ({story})")
@@ -78,7 +99,9 @@ def try_in_parts(loss: LossFunction, samples: Sequence[Any]) -> Trial:
     return Trial(sums=right is total)
 
 
-_WAYS = ((Recipe(), False), (Recipe(micro_batch=_PART), False), (Recipe(micro_batch=_PART), True))
+def _coarsest(gradients: Sequence[Any]) -> str:
+    """The number format of gradients that has the fewest digits."""
+    return max((g.dtype.name for g in gradients if g is not None), key=half_of_digits, default="float32")
 
 
 @dataclass(frozen=True)
@@ -90,8 +113,13 @@ class _Outcome:
     state: list[Any]
 
     def agrees(self, other: "_Outcome", tolerance: float) -> bool:
-        pairs = zip([self.loss, *self.gradients], [other.loss, *other.gradients], strict=True)
-        return all(_agree(one, two, tolerance) for one, two in pairs)
+        if not _agree(self.loss, other.loss, tolerance):
+            return False
+        # A gradient that is zero but for rounding, as of a bias before a normalisation, is a sum of larger ones.
+        largest = max((np.abs(g).max(initial=0) for g in self.gradients if g is not None), default=0)
+        noise = _ROUNDINGS * tolerance**2 * float(largest)
+        pairs = zip(self.gradients, other.gradients, strict=True)
+        return all(_agree(one, two, tolerance, noise) for one, two in pairs)
 
     def state_agrees(self, other: "_Outcome", tolerance: float) -> bool:
         return all(_agree(one, two, tolerance) for one, two in zip(self.state, other.state, strict=True))
@@ -122,24 +150,11 @@ def _compute(loss: LossFunction, samples: Sequence[Any], recipe: Recipe, sums: b
     return _Outcome(float(found.loss), gradients, state)
 
 
-def _vary(array: Any, has_samples: bool) -> Any:
-    """Returns other numbers, different for each sample: zeros among whole numbers, factors for others."""
-    array = np.asarray(array)
-    if not has_samples or array.dtype.kind not in "iubf":
-        return array
-    random = np.random.default_rng(0)
-    if array.dtype.kind == "f":
-        factors = random.uniform(0.5, 1.5, len(array)).astype(array.dtype)
-        return array * factors.reshape(-1, *[1] * (array.ndim - 1))
-    kept = random.random(array.shape) < np.linspace(0.2, 0.9, len(array)).reshape(-1, *[1] * (array.ndim - 1))
-    return np.where(kept, array, np.zeros_like(array))
-
-
-def _agree(one: Any, two: Any, tolerance: float) -> bool:
+def _agree(one: Any, two: Any, tolerance: float, noise: float = 0.0) -> bool:
     if one is None or two is None:
         return one is two
     one, two = np.asarray(one, "float64"), np.asarray(two, "float64")
     scale = max(np.abs(one).max(initial=0), np.abs(two).max(initial=0))
     return one.shape == two.shape and bool(
-        np.allclose(one, two, rtol=0, atol=tolerance * scale, equal_nan=True)
+        np.allclose(one, two, rtol=0, atol=tolerance * scale + noise, equal_nan=True)
     )

@@ -2,13 +2,13 @@
 
 Keras's own losses, layers and regularisers of weights do. A loss that a layer adds, an overridden `compute_loss`
 and a loss function that returns one number are taken for means over the samples; whether they are is seen only by
-computing them: once for some samples, once for the same samples in parts.
+computing them: once for some samples, once for the same samples in parts, and again with other numbers in them.
 """
 
 from typing import Any
 
 import keras
-import ml_dtypes
+import numpy as np
 import tensorflow as tf
 
 from memfit.compat import keras_data, keras_layers
@@ -16,6 +16,7 @@ from memfit.compat.keras_layers import all_layers
 from memfit.steps.micro_batches.batch import PartedBatch, PartResult
 from memfit.steps.micro_batches.loss_shares import losses_of_part
 from memfit.steps.micro_batches.samples import Part
+from memfit.steps.micro_batches.varying import half_of_digits, vary_samples
 
 TRIED_SAMPLES = 5  # cut into 2, 2 and 1: parts of unequal size show a sum as well as a mean of means
 
@@ -47,13 +48,17 @@ def find_loss_difference(model: keras.Model, data: Any) -> str | None:
     """
     if not has_to_be_checked(model):
         return None
-    try:
-        whole, parts = _losses_whole_and_in_parts(model, data)
-    except Exception as error:  # whatever a user's loss raises
-        return f"its loss could not be tried in parts ({type(error).__name__})"
-    if _agree(whole, parts, model.compute_dtype):
-        return None
-    return f"a few samples have a loss of {whole:.4g} at once and {parts:.4g} in parts"
+    few = first_samples(data)
+    for samples in (few, keras.tree.map_structure(_vary, few)):
+        try:
+            whole, parts = _losses_whole_and_in_parts(model, samples)
+        except Exception as error:  # whatever a user's loss raises; other numbers may be invalid to it
+            if samples is few or isinstance(error, tf.errors.ResourceExhaustedError):
+                return f"its loss could not be tried in parts ({type(error).__name__})"
+        else:
+            if not _agree(whole, parts, model.compute_dtype):
+                return f"a few samples have a loss of {whole:.4g} at once and {parts:.4g} in parts"
+    return None
 
 
 def first_samples(data: Any) -> Any:
@@ -61,9 +66,9 @@ def first_samples(data: Any) -> Any:
     return keras.tree.map_structure(_cut, data)
 
 
-def _losses_whole_and_in_parts(model: keras.Model, data: Any) -> tuple[float, float]:
+def _losses_whole_and_in_parts(model: keras.Model, samples: Any) -> tuple[float, float]:
     """Computes the loss of a few samples at once and in parts, as a step does: traced, unless it runs eagerly."""
-    x, y, weights = keras.utils.unpack_x_y_sample_weight(first_samples(data))
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(samples)
     few = next(iter(keras_data.array_dataset(x, y, weights, TRIED_SAMPLES, shuffle=False, class_weight=None)))
     # In a stateless scope Keras looks for the values of regularised weights in the scope alone.
     regularised = [(v, v.value) for v in model.trainable_variables if v.regularizer is not None]
@@ -94,10 +99,13 @@ def _cut(leaf: Any) -> Any:
     return (leaf.tocsr() if hasattr(leaf, "tocsr") else leaf)[:TRIED_SAMPLES]
 
 
+def _vary(leaf: Any) -> Any:
+    """Varies arrays and dense tensors; ragged and sparse ones stay as they are."""
+    return vary_samples(leaf) if isinstance(leaf, np.ndarray | tf.Tensor) else leaf
+
+
 def _agree(whole: float, parts: float, dtype: str) -> bool:
     """Says whether two losses are the same but for rounding (or both not a number)."""
     if whole != whole and parts != parts:
         return True
-    # Half of the digits: a sum of some thousand terms loses fewer, and a loss that is no mean agrees in fewer.
-    tolerance = float(ml_dtypes.finfo(dtype).eps) ** 0.5  # type: ignore[no-untyped-call]
-    return abs(whole - parts) <= tolerance * max(abs(whole), abs(parts))
+    return abs(whole - parts) <= half_of_digits(dtype) * max(abs(whole), abs(parts))
