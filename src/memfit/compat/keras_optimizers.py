@@ -53,3 +53,23 @@ def then_copied(optimizer: Any, copy: Callable[[], None]) -> None:
 def _trained(optimizer: Any) -> list[Any]:
     """The very list of the variables that an optimizer was built for; empty before."""
     return getattr(optimizer, "_trainable_variables", None) or []
+
+
+def adam_moments(optimizer: Any) -> tuple[list[Any], list[Any]]:
+    """Returns the lists of the first and second moments of a built Adam; None stands where there is none."""
+    return optimizer._momentums, optimizer._velocities
+
+
+def adafactor_velocities(optimizer: Any) -> list[Any]:
+    """Returns the list of what a built Adafactor divides gradients by the square root of."""
+    return optimizer._v
+
+
+def adafactor_factors(optimizer: Any, place: int) -> tuple[Any, Any]:
+    """Returns the row and column factors of an Adafactor's n-th variable."""
+    return optimizer._r[place], optimizer._c[place]
+
+
+def set_variables(optimizer: Any, variables: list[Any]) -> None:
+    """Lets an optimizer have these variables, which are saved in this order, and no others."""
+    optimizer._variables[:] = variables

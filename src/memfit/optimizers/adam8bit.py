@@ -1,0 +1,156 @@
+"""Adam whose moments take one byte each."""
+
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.compat.keras_optimizers import slot_number
+from memfit.errors import InvalidInput
+from memfit.optimizers.blocks import (
+    BLOCK,
+    count_blocks,
+    decode_positive,
+    decode_signed,
+    encode_positive,
+    encode_signed,
+    from_blocks,
+    nearest,
+    to_blocks,
+    walking,
+)
+
+# Smaller variables keep float32 moments, as in Dettmers et al.: biases and norms are sensitive, and cost nothing.
+SMALLEST = 4096
+# The lists of an optimizer's variables: codes and scales of both moments, None for what is kept in float32.
+LISTS = ("momentum_codes", "momentum_scales", "velocity_codes", "velocity_scales")
+
+
+@keras.saving.register_keras_serializable(package="memfit")
+class Adam8bit(keras.optimizers.Adam):
+    """Adam with moments of 8 bits: a quarter of Adam's state.
+
+    Both moments of a variable of at least 4096 values are kept as one byte a value and a float32 scale for each block
+    of 256 (`memfit.optimizers.blocks` says how). An update reads the moments of one variable as float32, computes as
+    Adam does, moves the variable by what came out, and then rounds the moments again. Smaller variables have Adam's
+    own update. Sparse gradients are made dense, as Keras's Adam makes them.
+
+    Args:
+        learning_rate: A float, a `LearningRateSchedule`, or a callable. Defaults to 0.001.
+        beta_1: The decay of the first moment. Defaults to 0.9.
+        beta_2: The decay of the second moment. Defaults to 0.999.
+        epsilon: A small constant against division by zero. Defaults to 1e-7.
+        amsgrad: Must be False: the largest second moment of all steps is not kept.
+        **kwargs: What all optimizers of Keras take: `weight_decay`, `clipnorm`, `use_ema`, ...
+
+    Raises:
+        InvalidInput: If `amsgrad` is True.
+
+    Example:
+        >>> import keras, memfit
+        >>> model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(128)])
+        >>> model.compile(memfit.optimizers.Adam8bit(1e-3), "mse")
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if amsgrad:
+            raise InvalidInput(
+                "Adam8bit has no AMSGrad: it does not keep the largest second moments",
+                received="amsgrad=True",
+                remedy="Use keras.optimizers.Adam(amsgrad=True)",
+            )
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, **kwargs)
+
+    def build(self, var_list: Any) -> None:
+        """Makes the moments."""
+        if self.built:
+            return
+        super().build(var_list)
+        add_codes(self, var_list)
+
+    def add_variable_from_reference(
+        self, reference_variable: Any, name: str | None = None, initializer: Any = "zeros"
+    ) -> Any:
+        """Makes a variable like another one; of large ones no float32 moment."""
+        if name in ("momentum", "velocity") and is_large(reference_variable):
+            return None
+        return super().add_variable_from_reference(reference_variable, name=name, initializer=initializer)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates a variable and its moments."""
+        update_in_8_bits(self, gradient, variable, learning_rate)
+
+
+def is_large(variable: Any) -> bool:
+    """Whether the moments of a variable are kept in 8 bits."""
+    return math.prod(variable.shape) >= SMALLEST and not getattr(variable, "overwrite_with_gradient", False)
+
+
+def add_codes(optimizer: Any, variables: Any) -> None:
+    """Makes the codes and scales of all large variables, all zero; lists of them become attributes of an Adam."""
+    made: dict[str, list[Any]] = {name: [] for name in LISTS}
+    for variable in variables:
+        for name, slots in made.items():
+            slots.append(_add(optimizer, variable, name) if is_large(variable) else None)
+    for name, slots in made.items():
+        setattr(optimizer, name, slots)
+
+
+def update_in_8_bits(optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    """Updates a variable of an Adam that `add_codes` was called for."""
+    place = slot_number(optimizer, variable)
+    if optimizer.momentum_codes[place] is None:
+        keras.optimizers.Adam.update_step(optimizer, gradient, variable, learning_rate)
+        return
+    gradient = to_blocks(tf.cast(tf.convert_to_tensor(gradient), tf.float32))
+    rate = tf.cast(learning_rate, tf.float32)
+    step = tf.cast(optimizer.iterations + 1, tf.float32)
+    left_1, left_2 = 1 - tf.pow(optimizer.beta_1, step), 1 - tf.pow(optimizer.beta_2, step)
+    momentum, velocity = read_codes(optimizer, place)
+    momentum += (gradient - momentum) * (1 - optimizer.beta_1)
+    velocity += (tf.square(gradient) - velocity) * (1 - optimizer.beta_2)
+    moved = momentum * (rate * tf.sqrt(left_2) / left_1) / (tf.sqrt(velocity) + optimizer.epsilon)
+    optimizer.assign_sub(variable, from_blocks(moved, variable.shape))
+    write_codes(optimizer, place, momentum, velocity, walking(optimizer.iterations))
+
+
+def read_codes(optimizer: Any, place: int) -> tuple[Any, Any]:
+    """Returns both moments of the n-th variable as float32, in rows of a block each."""
+    codes = [getattr(optimizer, name)[place].value for name in LISTS]
+    return decode_signed(*codes[:2]), decode_positive(*codes[2:])
+
+
+def write_codes(optimizer: Any, place: int, momentum: Any, velocity: Any, thresholds: Any) -> None:
+    """Rounds both moments of the n-th variable, which are given in rows of a block each."""
+    values = (*encode_signed(momentum, thresholds), *encode_positive(velocity, thresholds))
+    for name, value in zip(LISTS, values, strict=True):
+        optimizer.assign(getattr(optimizer, name)[place], value)
+
+
+def quantise(optimizer: Any, place: int, momentum: Any, velocity: Any) -> None:
+    """Rounds moments of a variable's own shape to the nearest codes."""
+    blocks = [to_blocks(tf.cast(moment, tf.float32)) for moment in (momentum, velocity)]
+    write_codes(optimizer, place, *blocks, nearest())
+
+
+def dequantise(optimizer: Any, place: int, shape: Any) -> tuple[Any, Any]:
+    """Returns both moments of the n-th variable in its own shape."""
+    momentum, velocity = (from_blocks(moment, shape) for moment in read_codes(optimizer, place))
+    return momentum, velocity
+
+
+def _add(optimizer: Any, variable: Any, name: str) -> Any:
+    scales = name.endswith("scales")
+    dtype = "float32" if scales else "int8" if name.startswith("momentum") else "uint8"
+    path = getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
+    shape = (count_blocks(variable.shape), 1 if scales else BLOCK)
+    return optimizer.add_variable(shape, dtype=dtype, name=f"{path}_{name}")
