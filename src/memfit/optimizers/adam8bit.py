@@ -11,10 +11,10 @@ from memfit.errors import InvalidInput
 from memfit.optimizers.blocks import (
     BLOCK,
     count_blocks,
-    decode_positive,
-    decode_signed,
-    encode_positive,
-    encode_signed,
+    decode_even,
+    decode_squares,
+    encode_even,
+    encode_squares,
     from_blocks,
     nearest,
     to_blocks,
@@ -23,18 +23,19 @@ from memfit.optimizers.blocks import (
 
 # Smaller variables keep float32 moments, as in Dettmers et al.: biases and norms are sensitive, and cost nothing.
 SMALLEST = 4096
-# The lists of an optimizer's variables: codes and scales of both moments, None for what is kept in float32.
-LISTS = ("momentum_codes", "momentum_scales", "velocity_codes", "velocity_scales")
+# The lists of an optimizer's variables, with None for a variable whose moments are float32. Of the second moment the
+# root is kept, and of the first its ratio to the root, which is what moves a weight: both are rounded where it matters.
+LISTS = ("ratio_codes", "ratio_scales", "root_codes", "root_scales")
 
 
 @keras.saving.register_keras_serializable(package="memfit")
 class Adam8bit(keras.optimizers.Adam):
     """Adam with moments of 8 bits: a quarter of Adam's state.
 
-    Both moments of a variable of at least 4096 values are kept as one byte a value and a float32 scale for each block
-    of 256 (`memfit.optimizers.blocks` says how). An update reads the moments of one variable as float32, computes as
-    Adam does, moves the variable by what came out, and then rounds the moments again. Smaller variables have Adam's
-    own update. Sparse gradients are made dense, as Keras's Adam makes them.
+    Both moments of a variable of at least 4096 values are kept as a byte for each value and a float32 scale for each
+    256 of them: the root of the second moment, and the ratio of the first to it. An update reads those of one variable
+    as float32, computes as Adam does, moves the variable by what came out, and then rounds them again. Smaller
+    variables have Adam's own update. Sparse gradients are made dense, as Keras's Adam makes them.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule`, or a callable. Defaults to 0.001.
@@ -108,49 +109,52 @@ def add_codes(optimizer: Any, variables: Any) -> None:
 def update_in_8_bits(optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
     """Updates a variable of an Adam that `add_codes` was called for."""
     place = slot_number(optimizer, variable)
-    if optimizer.momentum_codes[place] is None:
+    if optimizer.ratio_codes[place] is None:
         keras.optimizers.Adam.update_step(optimizer, gradient, variable, learning_rate)
         return
     gradient = to_blocks(tf.cast(tf.convert_to_tensor(gradient), tf.float32))
-    rate = tf.cast(learning_rate, tf.float32)
     step = tf.cast(optimizer.iterations + 1, tf.float32)
     left_1, left_2 = 1 - tf.pow(optimizer.beta_1, step), 1 - tf.pow(optimizer.beta_2, step)
-    momentum, velocity = read_codes(optimizer, place)
-    momentum += (gradient - momentum) * (1 - optimizer.beta_1)
-    velocity += (tf.square(gradient) - velocity) * (1 - optimizer.beta_2)
-    moved = momentum * (rate * tf.sqrt(left_2) / left_1) / (tf.sqrt(velocity) + optimizer.epsilon)
-    optimizer.assign_sub(variable, from_blocks(moved, variable.shape))
-    write_codes(optimizer, place, momentum, velocity, walking(optimizer.iterations))
+    ratio, root = read_codes(optimizer, place)
+    momentum = ratio * (root + optimizer.epsilon) * optimizer.beta_1 + gradient * (1 - optimizer.beta_1)
+    velocity = tf.square(root) * optimizer.beta_2 + tf.square(gradient) * (1 - optimizer.beta_2)
+    root = tf.sqrt(velocity)
+    ratio = momentum / (root + optimizer.epsilon)
+    rate = tf.cast(learning_rate, tf.float32) * tf.sqrt(left_2) / left_1
+    optimizer.assign_sub(variable, from_blocks(ratio * rate, variable.shape))
+    write_codes(optimizer, place, ratio, root, walking(optimizer.iterations))
 
 
 def read_codes(optimizer: Any, place: int) -> tuple[Any, Any]:
-    """Returns both moments of the n-th variable as float32, in rows of a block each."""
+    """Returns what is kept for the n-th variable as float32, in rows of a block each: the ratio and the root."""
     codes = [getattr(optimizer, name)[place].value for name in LISTS]
-    return decode_signed(*codes[:2]), decode_positive(*codes[2:])
+    return decode_even(*codes[:2]), decode_squares(*codes[2:])
 
 
-def write_codes(optimizer: Any, place: int, momentum: Any, velocity: Any, thresholds: Any) -> None:
-    """Rounds both moments of the n-th variable, which are given in rows of a block each."""
-    values = (*encode_signed(momentum, thresholds), *encode_positive(velocity, thresholds))
+def write_codes(optimizer: Any, place: int, ratio: Any, root: Any, thresholds: Any) -> None:
+    """Rounds what is kept for the n-th variable."""
+    values = (*encode_even(ratio, thresholds), *encode_squares(root, thresholds))
     for name, value in zip(LISTS, values, strict=True):
         optimizer.assign(getattr(optimizer, name)[place], value)
 
 
 def quantise(optimizer: Any, place: int, momentum: Any, velocity: Any) -> None:
-    """Rounds moments of a variable's own shape to the nearest codes."""
-    blocks = [to_blocks(tf.cast(moment, tf.float32)) for moment in (momentum, velocity)]
-    write_codes(optimizer, place, *blocks, nearest())
+    """Takes over both moments of the n-th variable from Adam, rounded to the nearest codes."""
+    root = to_blocks(tf.sqrt(tf.cast(velocity, tf.float32)))
+    ratio = to_blocks(tf.cast(momentum, tf.float32)) / (root + optimizer.epsilon)
+    write_codes(optimizer, place, ratio, root, nearest())
 
 
 def dequantise(optimizer: Any, place: int, shape: Any) -> tuple[Any, Any]:
-    """Returns both moments of the n-th variable in its own shape."""
-    momentum, velocity = (from_blocks(moment, shape) for moment in read_codes(optimizer, place))
-    return momentum, velocity
+    """Returns both moments of the n-th variable in its own shape, as Adam keeps them."""
+    ratio, root = read_codes(optimizer, place)
+    momentum = ratio * (root + optimizer.epsilon)
+    return from_blocks(momentum, shape), from_blocks(tf.square(root), shape)
 
 
 def _add(optimizer: Any, variable: Any, name: str) -> Any:
     scales = name.endswith("scales")
-    dtype = "float32" if scales else "int8" if name.startswith("momentum") else "uint8"
+    dtype = "float32" if scales else "int8" if name.startswith("ratio") else "uint8"
     path = getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
     shape = (count_blocks(variable.shape), 1 if scales else BLOCK)
     return optimizer.add_variable(shape, dtype=dtype, name=f"{path}_{name}")
