@@ -70,6 +70,16 @@ def adafactor_factors(optimizer: Any, place: int) -> tuple[Any, Any]:
     return optimizer._r[place], optimizer._c[place]
 
 
-def set_variables(optimizer: Any, variables: list[Any]) -> None:
-    """Lets an optimizer have these variables, which are saved in this order, and no others."""
-    optimizer._variables[:] = variables
+def swap_variables(optimizer: Any, variables: list[Any]) -> list[Any]:
+    """Lets an optimizer have these variables, and returns the very list that it had.
+
+    That list is not changed: TensorFlow tracks it, and does not save one of which something was taken away.
+    """
+    before: list[Any] = optimizer._variables
+    object.__setattr__(optimizer, "_variables", variables)
+    return before
+
+
+def trained_variables(optimizer: Any) -> list[Any]:
+    """Returns the variables that an optimizer was built for, in the order of its slots."""
+    return list(_trained(optimizer))

@@ -58,6 +58,12 @@ def update_without_velocity(optimizer: Any, gradient: Any, variable: Any, learni
         velocities[place] = own
 
 
+def velocity_of(rows: Any, columns: Any) -> Any:
+    """Returns the velocity that Keras's Adafactor would have computed last from its factors."""
+    share = tf.math.divide_no_nan(rows.value, tf.reduce_mean(rows.value, axis=-1, keepdims=True))
+    return tf.expand_dims(share, -1) * tf.expand_dims(columns.value, -2)
+
+
 class _Passing:
     """As much of a variable as an update needs of one that it assigns to and then reads."""
 

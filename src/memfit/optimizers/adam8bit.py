@@ -1,6 +1,7 @@
 """Adam whose moments take one byte each."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -76,7 +77,7 @@ class Adam8bit(keras.optimizers.Adam):
         if self.built:
             return
         super().build(var_list)
-        add_codes(self, var_list)
+        add_codes(self, var_list, self.add_variable)
 
     def add_variable_from_reference(
         self, reference_variable: Any, name: str | None = None, initializer: Any = "zeros"
@@ -96,14 +97,28 @@ def is_large(variable: Any) -> bool:
     return math.prod(variable.shape) >= SMALLEST and not getattr(variable, "overwrite_with_gradient", False)
 
 
-def add_codes(optimizer: Any, variables: Any) -> None:
-    """Makes the codes and scales of all large variables, all zero; lists of them become attributes of an Adam."""
-    made: dict[str, list[Any]] = {name: [] for name in LISTS}
-    for variable in variables:
-        for name, slots in made.items():
-            slots.append(_add(optimizer, variable, name) if is_large(variable) else None)
-    for name, slots in made.items():
-        setattr(optimizer, name, slots)
+def count_saved(shape: Any, itemsize: int) -> int:
+    """Returns the bytes that a large variable's moments take less than Adam's."""
+    return 2 * math.prod(shape) * itemsize - count_blocks(shape) * 2 * (BLOCK + 4)
+
+
+def add_codes(
+    optimizer: Any, variables: Any, add: Callable[..., Any], made: Callable[[int], None] = lambda place: None
+) -> None:
+    """Makes the codes and scales of all large variables, all zero; lists of them become attributes of an Adam.
+
+    Args:
+        add: Makes a variable of a `shape`, a `dtype` and a `name`.
+        made: Is called with the place of each large variable when there are codes for it.
+    """
+    for name in LISTS:
+        object.__setattr__(optimizer, name, [])  # not tracked: the optimizer's variables are
+    for place, variable in enumerate(variables):
+        large = is_large(variable)
+        for name in LISTS:
+            getattr(optimizer, name).append(_add(add, variable, name) if large else None)
+        if large:
+            made(place)
 
 
 def update_in_8_bits(optimizer: Any, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -152,9 +167,9 @@ def dequantise(optimizer: Any, place: int, shape: Any) -> tuple[Any, Any]:
     return from_blocks(momentum, shape), from_blocks(tf.square(root), shape)
 
 
-def _add(optimizer: Any, variable: Any, name: str) -> Any:
+def _add(add: Callable[..., Any], variable: Any, name: str) -> Any:
     scales = name.endswith("scales")
     dtype = "float32" if scales else "int8" if name.startswith("ratio") else "uint8"
     path = getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
     shape = (count_blocks(variable.shape), 1 if scales else BLOCK)
-    return optimizer.add_variable(shape, dtype=dtype, name=f"{path}_{name}")
+    return add(shape=shape, dtype=dtype, name=f"{path}_{name}")
