@@ -17,6 +17,7 @@ from memfit.optimizers.blocks import (
     encode_even,
     encode_squares,
     from_blocks,
+    in_parts,
     nearest,
     to_blocks,
     walking,
@@ -27,6 +28,8 @@ SMALLEST = 4096
 # The lists of an optimizer's variables, with None for a variable whose moments are float32. Of the second moment the
 # root is kept, and of the first its ratio to the root, which is what moves a weight: both are rounded where it matters.
 LISTS = ("ratio_codes", "ratio_scales", "root_codes", "root_scales")
+# What an update computes for each block: by how much the weights move, and what is kept.
+_RESULTS = ((tf.float32, BLOCK), (tf.int8, BLOCK), (tf.float32, 1), (tf.uint8, BLOCK), (tf.float32, 1))
 
 
 @keras.saving.register_keras_serializable(package="memfit")
@@ -127,17 +130,24 @@ def update_in_8_bits(optimizer: Any, gradient: Any, variable: Any, learning_rate
     if optimizer.ratio_codes[place] is None:
         keras.optimizers.Adam.update_step(optimizer, gradient, variable, learning_rate)
         return
-    gradient = to_blocks(tf.cast(tf.convert_to_tensor(gradient), tf.float32))
     step = tf.cast(optimizer.iterations + 1, tf.float32)
     left_1, left_2 = 1 - tf.pow(optimizer.beta_1, step), 1 - tf.pow(optimizer.beta_2, step)
-    ratio, root = read_codes(optimizer, place)
-    momentum = ratio * (root + optimizer.epsilon) * optimizer.beta_1 + gradient * (1 - optimizer.beta_1)
-    velocity = tf.square(root) * optimizer.beta_2 + tf.square(gradient) * (1 - optimizer.beta_2)
-    root = tf.sqrt(velocity)
-    ratio = momentum / (root + optimizer.epsilon)
     rate = tf.cast(learning_rate, tf.float32) * tf.sqrt(left_2) / left_1
-    optimizer.assign_sub(variable, from_blocks(ratio * rate, variable.shape))
-    write_codes(optimizer, place, ratio, root, walking(optimizer.iterations))
+    thresholds = walking(optimizer.iterations)
+
+    def update(gradient: Any, squares: Any, *codes: Any) -> tuple[Any, ...]:
+        ratio, root = decode_even(*codes[:2]), decode_squares(*codes[2:])
+        momentum = ratio * (root + optimizer.epsilon) * optimizer.beta_1 + gradient * (1 - optimizer.beta_1)
+        squares = tf.square(gradient) if squares is None else squares
+        root = tf.sqrt(tf.square(root) * optimizer.beta_2 + squares * (1 - optimizer.beta_2))
+        ratio = momentum / (root + optimizer.epsilon)
+        return ratio * rate, *encode_even(ratio, thresholds), *encode_squares(root, thresholds)
+
+    codes = [getattr(optimizer, name)[place] for name in LISTS]
+    moved, *values = in_parts(update, _RESULTS, *_in_blocks(gradient), *(slot.value for slot in codes))
+    optimizer.assign_sub(variable, from_blocks(moved, variable.shape))
+    for slot, value in zip(codes, values, strict=True):
+        optimizer.assign(slot, value)
 
 
 def read_codes(optimizer: Any, place: int) -> tuple[Any, Any]:
@@ -165,6 +175,19 @@ def dequantise(optimizer: Any, place: int, shape: Any) -> tuple[Any, Any]:
     ratio, root = read_codes(optimizer, place)
     momentum = ratio * (root + optimizer.epsilon)
     return from_blocks(momentum, shape), from_blocks(tf.square(root), shape)
+
+
+def _in_blocks(gradient: Any) -> tuple[Any, Any]:
+    """Returns a gradient in rows of a block each, and its squares where they are not those of what is returned.
+
+    A row of a table that a batch has more than once is in a sparse gradient more than once. Keras's Adam squares
+    each of them, and then adds them up; so does this one.
+    """
+    gradient = tf.cast(gradient, tf.float32)
+    if not isinstance(gradient, tf.IndexedSlices):
+        return to_blocks(gradient), None
+    squares = tf.IndexedSlices(tf.square(gradient.values), gradient.indices, gradient.dense_shape)
+    return to_blocks(tf.convert_to_tensor(gradient)), to_blocks(tf.convert_to_tensor(squares))
 
 
 def _add(add: Callable[..., Any], variable: Any, name: str) -> Any:

@@ -9,12 +9,15 @@ is never rounded down to nothing (the zero-point problem of Li et al., "Memory E
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 BLOCK = 256
+# Blocks that are computed at once: 1 MiB a tensor, which is in a processor's cache and larger than what a loop costs.
+_PART = 1024
 _EVEN_LEVELS = 127.0
 _LEVELS = 256.0
 # Rounding errors of the largest value of a block must not carry it to another code.
@@ -25,8 +28,10 @@ _STEP = round(0.7548776662466927 * 2**32)
 
 
 def count_blocks(shape: Any) -> int:
-    """Returns how many blocks hold a tensor of a shape."""
-    return -(-math.prod(shape) // BLOCK)
+    """Returns how many blocks hold a tensor of a shape: as many in each part of it."""
+    blocks = _divide(math.prod(shape), BLOCK)
+    parts = _divide(blocks, _PART)
+    return parts * _divide(blocks, parts)
 
 
 def to_blocks(tensor: Any) -> Any:
@@ -44,6 +49,44 @@ def from_blocks(blocks: Any, shape: Any) -> Any:
     if size % BLOCK:
         blocks = tf.reshape(blocks, [-1])[:size]
     return tf.reshape(blocks, shape)
+
+
+def in_parts(
+    function: Callable[..., Sequence[Any]], results: Sequence[tuple[Any, int]], *rows: Any
+) -> list[Any]:
+    """Computes something of rows of blocks a part at a time, so that what is needed on the way is small.
+
+    Args:
+        function: Takes rows of all tensors, and returns tensors with as many rows.
+        results: The type of each of these, and how many values a row of it has.
+        rows: Tensors with as many rows as `count_blocks` says; None is passed on.
+    """
+    blocks = next(tensor.shape[0] for tensor in rows if tensor is not None)
+    parts = _divide(blocks, _PART)
+    if parts == 1:
+        return list(function(*rows))
+    size = blocks // parts
+    cut = [None if tensor is None else tf.reshape(tensor, [parts, size, tensor.shape[1]]) for tensor in rows]
+    arrays = [tf.TensorArray(dtype, parts, element_shape=[size, width]) for dtype, width in results]
+
+    def compute(part: Any, *done: Any) -> tuple[Any, ...]:
+        values = function(*(None if tensor is None else tensor[part] for tensor in cut))
+        return part + 1, *(array.write(part, value) for array, value in zip(done, values, strict=True))
+
+    _, *arrays = tf.while_loop(
+        lambda part, *_: part < parts,
+        compute,
+        (tf.constant(0), *arrays),
+        parallel_iterations=1,
+        maximum_iterations=parts,  # by which XLA knows how much it takes
+    )
+    stacked = [array.stack() for array in arrays]
+    return [tf.reshape(tensor, [blocks, width]) for tensor, (_, width) in zip(stacked, results, strict=True)]
+
+
+def _divide(number: int, by: int) -> int:
+    """Divides and rounds up."""
+    return -(-number // by)
 
 
 def nearest() -> Any:

@@ -1,7 +1,9 @@
 """The levers: one file each, one list. The search and the guard's tightening walk it in this order."""
 
 from memfit.planning.job import Job
+from memfit.planning.levers.adafactor_velocity import AdafactorVelocity
 from memfit.planning.levers.allocator import Allocator
+from memfit.planning.levers.eight_bit_moments import EightBitMoments
 from memfit.planning.levers.host_inputs import HostInputs
 from memfit.planning.levers.immediate_update import ImmediateUpdate
 from memfit.planning.levers.lever import Lever
@@ -18,6 +20,8 @@ LEVERS: list[Lever] = [
     MicroBatches(),
     Rematerialisation(),
     LoweredPrecision(),
+    AdafactorVelocity(),
+    EightBitMoments(),
     ImmediateUpdate(),
     HostInputs(),
     ValidationSlices(),
