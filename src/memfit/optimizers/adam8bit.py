@@ -23,10 +23,12 @@ from memfit.optimizers.blocks import (
     walking,
 )
 
-# Smaller variables keep float32 moments, as in Dettmers et al.: biases and norms are sensitive, and cost nothing.
+# Smaller variables keep float32 moments, as in Dettmers et al.: biases and norms are sensitive, and cost
+# nothing.
 SMALLEST = 4096
-# The lists of an optimizer's variables, with None for a variable whose moments are float32. Of the second moment the
-# root is kept, and of the first its ratio to the root, which is what moves a weight: both are rounded where it matters.
+# The lists of an optimizer's variables, with None for a variable whose moments are float32. Of the second
+# moment the root is kept, and of the first its ratio to the root, which is what moves a weight: both are
+# rounded where it matters.
 LISTS = ("ratio_codes", "ratio_scales", "root_codes", "root_scales")
 # What an update computes for each block: by how much the weights move, and what is kept.
 _RESULTS = ((tf.float32, BLOCK), (tf.int8, BLOCK), (tf.float32, 1), (tf.uint8, BLOCK), (tf.float32, 1))
@@ -36,10 +38,11 @@ _RESULTS = ((tf.float32, BLOCK), (tf.int8, BLOCK), (tf.float32, 1), (tf.uint8, B
 class Adam8bit(keras.optimizers.Adam):
     """Adam with moments of 8 bits: a quarter of Adam's state.
 
-    Both moments of a variable of at least 4096 values are kept as a byte for each value and a float32 scale for each
-    256 of them: the root of the second moment, and the ratio of the first to it. An update reads those of one variable
-    as float32, computes as Adam does, moves the variable by what came out, and then rounds them again. Smaller
-    variables have Adam's own update. Sparse gradients are made dense, as Keras's Adam makes them.
+    Both moments of a variable of at least 4096 values are kept as a byte for each value and a float32 scale
+    for each 256 of them: the root of the second moment, and the ratio of the first to it. An update reads
+    those of one variable as float32, computes as Adam does, moves the variable by what came out, and then
+    rounds them again. Smaller variables have Adam's own update. Sparse gradients are made dense, as Keras's
+    Adam makes them.
 
     Args:
         learning_rate: A float, a `LearningRateSchedule`, or a callable. Defaults to 0.001.
@@ -108,7 +111,8 @@ def count_saved(shape: Any, itemsize: int) -> int:
 def add_codes(
     optimizer: Any, variables: Any, add: Callable[..., Any], made: Callable[[int], None] = lambda place: None
 ) -> None:
-    """Makes the codes and scales of all large variables, all zero; lists of them become attributes of an Adam.
+    """Makes the codes and scales of all large variables, all zero; lists of them become attributes of an
+    Adam.
 
     Args:
         add: Makes a variable of a `shape`, a `dtype` and a `name`.
@@ -151,8 +155,8 @@ def update_in_8_bits(optimizer: Any, gradient: Any, variable: Any, learning_rate
 
 
 def read_codes(optimizer: Any, place: int) -> tuple[Any, Any]:
-    """Returns what is kept for the n-th variable as float32, in rows of a block each: the ratio and the root."""
-    codes = [getattr(optimizer, name)[place].value for name in LISTS]
+    """Returns what is kept for the n-th variable as float32, in rows of a block each: the ratio and the
+    root.""" codes = [getattr(optimizer, name)[place].value for name in LISTS]
     return decode_even(*codes[:2]), decode_squares(*codes[2:])
 
 
@@ -178,10 +182,11 @@ def dequantise(optimizer: Any, place: int, shape: Any) -> tuple[Any, Any]:
 
 
 def _in_blocks(gradient: Any) -> tuple[Any, Any]:
-    """Returns a gradient in rows of a block each, and its squares where they are not those of what is returned.
+    """Returns a gradient in rows of a block each, and its squares where they are not those of what is
+    returned.
 
-    A row of a table that a batch has more than once is in a sparse gradient more than once. Keras's Adam squares
-    each of them, and then adds them up; so does this one.
+    A row of a table that a batch has more than once is in a sparse gradient more than once. Keras's Adam
+    squares each of them, and then adds them up; so does this one.
     """
     gradient = tf.cast(gradient, tf.float32)
     if not isinstance(gradient, tf.IndexedSlices):

@@ -1,11 +1,11 @@
 """Numbers in 8 bits: rows of values, each row a block with a scale of its own.
 
-Block-wise quantisation is that of Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2021): an outlier
-costs precision in its own block only. Their codes stand for a table of 256 numbers, in which the nearest one has to be
-searched: on the CPU that took 5 times as long as Adam's whole update, and under XLA 700 times. Here codes are computed:
-in even steps, or as square roots, which are finer near zero. Roots have no code for zero, so that what is divided by
-is never rounded down to nothing (the zero-point problem of Li et al., "Memory Efficient Optimizers with 4-bit States",
-2023).
+Block-wise quantisation is that of Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2021): an
+outlier costs precision in its own block only. Their codes stand for a table of 256 numbers, in which the
+nearest one has to be searched: on the CPU that took 5 times as long as Adam's whole update, and under XLA 700
+times. Here codes are computed: in even steps, or as square roots, which are finer near zero. Roots have no
+code for zero, so that what is divided by is never rounded down to nothing (the zero-point problem of Li et
+al., "Memory Efficient Optimizers with 4-bit States", 2023).
 """
 
 import math
@@ -16,8 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 BLOCK = 256
-# Blocks that are computed at once: 1 MiB a tensor, which is in a processor's cache and larger than what a loop costs.
-_PART = 1024
+# Blocks that are computed at once: half a MiB a tensor, which stays in a cache, and is worth more than a loop
+# costs.
+_PART = 512
 _EVEN_LEVELS = 127.0
 _LEVELS = 256.0
 # Rounding errors of the largest value of a block must not carry it to another code.
@@ -46,7 +47,7 @@ def to_blocks(tensor: Any) -> Any:
 def from_blocks(blocks: Any, shape: Any) -> Any:
     """Returns the tensor of a shape whose values `to_blocks` put into rows."""
     size = math.prod(shape)
-    if size % BLOCK:
+    if blocks.shape[0] * BLOCK != size:
         blocks = tf.reshape(blocks, [-1])[:size]
     return tf.reshape(blocks, shape)
 
@@ -97,9 +98,9 @@ def nearest() -> Any:
 def walking(step: Any) -> Any:
     """Thresholds of rounding that are others in every step, and at every place of a block.
 
-    A second moment changes by a thousandth in a step, which is less than a code: rounded to the nearest, it would
-    stand still. With thresholds that walk evenly through [0, 1), it moves by a code as often as it should, and a
-    step that is done again rounds as it did the first time.
+    A second moment changes by a thousandth in a step, which is less than a code: rounded to the nearest, it
+    would stand still. With thresholds that walk evenly through [0, 1), it moves by a code as often as it
+    should, and a step that is done again rounds as it did the first time.
 
     Args:
         step: The number of the update, a whole number.
@@ -124,10 +125,12 @@ def decode_even(codes: Any, scales: Any) -> Any:
 
 
 def encode_squares(values: Any, thresholds: Any) -> tuple[Any, Any]:
-    """Returns the uint8 codes and the scales of rows of values, none of them negative, in steps finer near zero."""
-    scales = tf.reduce_max(values, axis=1, keepdims=True)
+    """Returns the uint8 codes and the scales of rows of values, none of them negative, in steps finer near
+    zero.""" scales = tf.reduce_max(values, axis=1, keepdims=True)
     levels = tf.sqrt(values * tf.math.divide_no_nan(_LEVELS**2, scales))
-    return tf.cast(levels + (thresholds - 1), tf.uint8), scales  # what is below the first code is cut off to 0
+    return tf.cast(
+        levels + (thresholds - 1), tf.uint8
+    ), scales  # what is below the first code is cut off to 0
 
 
 def decode_squares(codes: Any, scales: Any) -> Any:

@@ -65,7 +65,11 @@ def saved_in_8_bits(weights: Iterable[Any]) -> Size:
     from memfit.optimizers.adam8bit import count_saved, is_large
 
     return Size(
-        sum(count_saved(weight.shape, tf.as_dtype(weight.dtype).size) for weight in weights if is_large(weight))
+        sum(
+            count_saved(weight.shape, tf.as_dtype(weight.dtype).size)
+            for weight in weights
+            if is_large(weight)
+        )
     )
 
 

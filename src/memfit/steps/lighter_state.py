@@ -1,9 +1,10 @@
 """An optimizer that keeps less for the length of a training, and is itself again afterwards.
 
-The optimizer that the user compiled stays the same object of the same class, with its settings, its schedule, its
-counter and its learning rate: callbacks that hold it work as before. Only what it keeps of each variable is taken
-over in another form, and its update reads that. The variables of its slots stay, too, without their values, because
-functions that were traced before know them. What a callback saves meanwhile is what the optimizer itself would save.
+The optimizer that the user compiled stays the same object of the same class, with its settings, its schedule,
+its counter and its learning rate: callbacks that hold it work as before. Only what it keeps of each variable is
+taken over in another form, and its update reads that. The variables of its slots stay, too, without their values,
+because functions that were traced before know them. What a callback saves meanwhile is what the optimizer itself
+would save.
 """
 
 import logging
@@ -151,10 +152,10 @@ class _State(ABC):
         """Returns the variables of the lighter form."""
         return []
 
-    def _free(self, place: int) -> None:
+    def _free(self, place: int) -> None:  # noqa: B027  there may be nothing
         """Lets go of the n-th variable's state in the lighter form."""
 
-    def _end(self) -> None:
+    def _end(self) -> None:  # noqa: B027  there may be nothing
         """Lets go of what is left when everything was given back."""
 
     def take_over(self, variables: Sequence[Any]) -> None:
@@ -275,9 +276,7 @@ class _EightBitMoments(_State):
         update_in_8_bits(self._optimizer, *args)
 
     def _list_made(self) -> list[Any]:
-        return [
-            getattr(self._optimizer, name)[place] for place in sorted(self._light) for name in LISTS
-        ]
+        return [getattr(self._optimizer, name)[place] for place in sorted(self._light) for name in LISTS]
 
     def _free(self, place: int) -> None:
         for name in LISTS:

@@ -12,6 +12,7 @@ from memfit.planning.levers.mixed_precision import LoweredPrecision
 from memfit.planning.levers.optimizer_state import OptimizerState
 from memfit.planning.levers.rematerialisation import Rematerialisation
 from memfit.planning.levers.smaller_network import SmallerNetwork
+from memfit.planning.levers.table_rows import TableRows
 from memfit.planning.levers.uint8_inputs import Uint8Inputs
 from memfit.planning.levers.validation import ValidationSlices
 
@@ -28,6 +29,7 @@ LEVERS: list[Lever] = [
     Allocator(),
     Uint8Inputs(),
     OptimizerState(),
+    TableRows(),
     SmallerNetwork(),
 ]
 
