@@ -155,8 +155,8 @@ def update_in_8_bits(optimizer: Any, gradient: Any, variable: Any, learning_rate
 
 
 def read_codes(optimizer: Any, place: int) -> tuple[Any, Any]:
-    """Returns what is kept for the n-th variable as float32, in rows of a block each: the ratio and the
-    root.""" codes = [getattr(optimizer, name)[place].value for name in LISTS]
+    """Returns the ratio and the root of the n-th variable as float32, in rows of a block each."""
+    codes = [getattr(optimizer, name)[place].value for name in LISTS]
     return decode_even(*codes[:2]), decode_squares(*codes[2:])
 
 

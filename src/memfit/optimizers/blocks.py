@@ -16,8 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 BLOCK = 256
-# Blocks that are computed at once: half a MiB a tensor, which stays in a cache, and is worth more than a loop
-# costs.
+# Blocks that are computed at once: half a MiB a tensor, which a cache holds, and takes longer than a loop's turn.
 _PART = 512
 _EVEN_LEVELS = 127.0
 _LEVELS = 256.0
@@ -125,12 +124,11 @@ def decode_even(codes: Any, scales: Any) -> Any:
 
 
 def encode_squares(values: Any, thresholds: Any) -> tuple[Any, Any]:
-    """Returns the uint8 codes and the scales of rows of values, none of them negative, in steps finer near
-    zero.""" scales = tf.reduce_max(values, axis=1, keepdims=True)
+    """Returns the uint8 codes and the scales of rows of values, none negative, in steps that are finer near zero."""
+    scales = tf.reduce_max(values, axis=1, keepdims=True)
     levels = tf.sqrt(values * tf.math.divide_no_nan(_LEVELS**2, scales))
-    return tf.cast(
-        levels + (thresholds - 1), tf.uint8
-    ), scales  # what is below the first code is cut off to 0
+    # What is below the first code is cut off to 0.
+    return tf.cast(levels + (thresholds - 1), tf.uint8), scales
 
 
 def decode_squares(codes: Any, scales: Any) -> Any:
