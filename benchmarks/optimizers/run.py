@@ -102,6 +102,13 @@ def network() -> Any:
     return keras.applications.MobileNet((128, 128, 3), weights=None, classifier_activation=None)
 
 
+def updating(model: Any, gradients: list[Any]) -> Any:
+    """Returns the traced update of a model's weights from the same gradients again and again."""
+    import tensorflow as tf
+
+    return tf.function(lambda: model.optimizer.apply(gradients, model.trainable_variables), autograph=False)
+
+
 def step_times() -> dict[str, Any]:
     """Times whole steps and bare updates of both optimizers, one after the other, again and again."""
     import keras
@@ -115,9 +122,7 @@ def step_times() -> dict[str, Any]:
         model.compile(make(name), keras.losses.MeanSquaredError(), jit_compile=False)
         model.optimizer.build(model.trainable_variables)
         gradients = [tf.constant(random.normal(size=v.shape), tf.float32) for v in model.trainable_variables]
-        updates[name] = tf.function(
-            lambda o=model.optimizer, g=gradients, v=model.trainable_variables: o.apply(g, v), autograph=False
-        )
+        updates[name] = updating(model, gradients)
         models[name] = model
     x = tf.constant(random.random((32, *models["Adam"].input_shape[1:])), tf.float32)
     y = tf.zeros_like(models["Adam"](x[:1]))
@@ -193,7 +198,7 @@ def compare_losses(task: str) -> dict[str, Any]:
             "adam8bit": mean(b),
             "adam_stdev": stdev(a),
             "adam_spread": max(a) - min(a),
-            "within_spread": min(a) - (max(a) - min(a)) / 2 <= mean(b) <= max(a),
+            "within_spread": min(a) <= mean(b) <= max(a),
         }
     return figures
 

@@ -124,7 +124,7 @@ def decode_even(codes: Any, scales: Any) -> Any:
 
 
 def encode_squares(values: Any, thresholds: Any) -> tuple[Any, Any]:
-    """Returns the uint8 codes and the scales of rows of values, none negative, in steps that are finer near zero."""
+    """Returns the uint8 codes and the scales of rows of values, none negative, in steps finer near zero."""
     scales = tf.reduce_max(values, axis=1, keepdims=True)
     levels = tf.sqrt(values * tf.math.divide_no_nan(_LEVELS**2, scales))
     # What is below the first code is cut off to 0.
