@@ -154,12 +154,6 @@ def update_in_8_bits(optimizer: Any, gradient: Any, variable: Any, learning_rate
         optimizer.assign(slot, value)
 
 
-def read_codes(optimizer: Any, place: int) -> tuple[Any, Any]:
-    """Returns the ratio and the root of the n-th variable as float32, in rows of a block each."""
-    codes = [getattr(optimizer, name)[place].value for name in LISTS]
-    return decode_even(*codes[:2]), decode_squares(*codes[2:])
-
-
 def write_codes(optimizer: Any, place: int, ratio: Any, root: Any, thresholds: Any) -> None:
     """Rounds what is kept for the n-th variable."""
     values = (*encode_even(ratio, thresholds), *encode_squares(root, thresholds))
@@ -175,10 +169,15 @@ def quantise(optimizer: Any, place: int, momentum: Any, velocity: Any) -> None:
 
 
 def dequantise(optimizer: Any, place: int, shape: Any) -> tuple[Any, Any]:
-    """Returns both moments of the n-th variable in its own shape, as Adam keeps them."""
-    ratio, root = read_codes(optimizer, place)
-    momentum = ratio * (root + optimizer.epsilon)
-    return from_blocks(momentum, shape), from_blocks(tf.square(root), shape)
+    """Returns both moments of the n-th variable in its own shape, as Adam keeps them: arrays on the host."""
+    codes = [getattr(optimizer, name)[place].numpy() for name in LISTS]
+    ratio, root = decode_even(*codes[:2]), decode_squares(*codes[2:])
+    size = math.prod(shape)
+    momentum, velocity = (
+        moment.reshape(-1)[:size].reshape(shape)
+        for moment in (ratio * (root + optimizer.epsilon), root * root)
+    )
+    return momentum, velocity
 
 
 def _in_blocks(gradient: Any) -> tuple[Any, Any]:

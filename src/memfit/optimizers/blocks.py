@@ -119,8 +119,8 @@ def encode_even(values: Any, thresholds: Any) -> tuple[Any, Any]:
 
 
 def decode_even(codes: Any, scales: Any) -> Any:
-    """Returns the values of what `encode_even` returned."""
-    return tf.cast(codes, tf.float32) * (scales / _EVEN_LEVELS)
+    """Returns the values of what `encode_even` returned; of arrays, an array."""
+    return _floats(codes) * (scales / _EVEN_LEVELS)
 
 
 def encode_squares(values: Any, thresholds: Any) -> tuple[Any, Any]:
@@ -133,4 +133,9 @@ def encode_squares(values: Any, thresholds: Any) -> tuple[Any, Any]:
 
 def decode_squares(codes: Any, scales: Any) -> Any:
     """Returns the values of what `encode_squares` returned: none is zero, but in a block of zeros."""
-    return tf.square(tf.cast(codes, tf.float32) + 1) * (scales / _LEVELS**2)
+    levels = _floats(codes) + 1
+    return levels * levels * (scales / _LEVELS**2)
+
+
+def _floats(codes: Any) -> Any:
+    return codes.astype("float32") if isinstance(codes, np.ndarray) else tf.cast(codes, tf.float32)

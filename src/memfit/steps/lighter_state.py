@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from memfit.compat.keras_optimizers import (
@@ -178,8 +179,11 @@ class _State(ABC):
         optimizer = self._optimizer
         for place, slots in list(self._light.items()):
             try:
-                values = self._read(place)
+                for slot, value in zip(slots, self._read(place), strict=True):
+                    _assign_any(slot, value)
             except tf.errors.ResourceExhaustedError:
+                for slot in slots:
+                    _let_go(slot)
                 _LOG.warning(
                     "There is no memory to give %s its own state back: it goes on with %s.",
                     optimizer.name,
@@ -187,8 +191,6 @@ class _State(ABC):
                 )
                 self._tell_variables()
                 return
-            for slot, value in zip(slots, values, strict=True):
-                _assign_any(slot, value)
             del self._light[place]
             self._free(place)
         swap_variables(optimizer, self._own)
@@ -232,7 +234,7 @@ class _State(ABC):
         values = {
             id(slot): value
             for place, slots in self._light.items()
-            for slot, value in zip(slots, [value.numpy() for value in self._read(place)], strict=True)
+            for slot, value in zip(slots, map(np.asarray, self._read(place)), strict=True)
         }
         for number, variable in enumerate(self._own):
             store[str(number)] = values[id(variable)] if id(variable) in values else variable.numpy()
@@ -265,8 +267,9 @@ class _EightBitMoments(_State):
 
     def _read(self, place: int) -> Sequence[Any]:
         slots = self._light[place]
-        moments = dequantise(self._optimizer, place, slots[0].shape)
-        return [tf.cast(moment, slot.dtype) for moment, slot in zip(moments, slots, strict=True)]
+        moments = dequantise(self._optimizer, place, tuple(slots[0].shape))
+        kind = tf.as_dtype(slots[0].dtype).as_numpy_dtype
+        return [moment.astype(kind, copy=False) for moment in moments]
 
     def _write(self, place: int, values: Sequence[Any]) -> None:
         momentum, velocity = map(tf.convert_to_tensor, values)
@@ -322,6 +325,7 @@ def _let_go(variable: Any) -> None:
 def _assign_any(variable: Any, value: Any) -> None:
     """Gives a Keras variable a value of any shape."""
     with tf.device(variable.value.device):
-        tf.raw_ops.AssignVariableOp(
-            resource=variable.value.handle, value=tf.identity(value), validate_shape=False
-        )
+        # Of an array a copy: TensorFlow may otherwise take over the array's own memory.
+        if isinstance(value, np.ndarray):
+            value = tf.raw_ops.DeepCopy(x=tf.convert_to_tensor(value))
+        tf.raw_ops.AssignVariableOp(resource=variable.value.handle, value=value, validate_shape=False)
