@@ -325,7 +325,10 @@ def _let_go(variable: Any) -> None:
 def _assign_any(variable: Any, value: Any) -> None:
     """Gives a Keras variable a value of any shape."""
     with tf.device(variable.value.device):
-        # Of an array a copy: TensorFlow may otherwise take over the array's own memory.
         if isinstance(value, np.ndarray):
+            # Converting an array does not check that there is memory, and ends the process; this does.
+            room = [tf.raw_ops.Empty(shape=value.shape, dtype=value.dtype) for _ in range(2)]
+            del room
+            # A copy, because TensorFlow may take over the array's own memory.
             value = tf.raw_ops.DeepCopy(x=tf.convert_to_tensor(value))
         tf.raw_ops.AssignVariableOp(resource=variable.value.handle, value=value, validate_shape=False)
