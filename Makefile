@@ -6,7 +6,7 @@ COMPILER := .venv-gpu-compiler
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-remat bench-trials bench-zoo chaos fuzz fuzz-peaks format clean
+.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-trials bench-zoo chaos fuzz fuzz-peaks format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -80,6 +80,9 @@ bench-large: $(VENV)/installed  ## a 3D U-Net trained in half of stock's peak, a
 bench-monitor: $(VENV)/installed  ## what MemoryMonitor and run records cost
 	@$(BIN)/python benchmarks/monitor/cost.py
 	@$(BIN)/python benchmarks/monitor/records.py
+
+bench-optimizers: $(VENV)/installed  ## Adam8bit and Adafactor: state, time of a step, final losses, against Keras's
+	@$(BIN)/python benchmarks/optimizers/run.py
 
 bench-zoo: $(VENV)/installed  ## networks nobody tuned for: estimates, capped runs, exact plans; goes on where it stopped
 	@$(BIN)/python benchmarks/zoo/run.py

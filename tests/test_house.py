@@ -18,7 +18,9 @@ _PAGES = [
     *(_ROOT / "examples").rglob("*.py"),
 ]
 _ROOM_NAMES = "|".join(
-    room.name for room in _SOURCE.iterdir() if room.is_dir() and room.name != "__pycache__"
+    room.name
+    for room in _SOURCE.iterdir()
+    if room.is_dir() and room.name not in ("__pycache__", *memfit.__all__)  # `memfit.optimizers` is public
 )
 
 
@@ -50,4 +52,4 @@ def test_errors_name_no_internals() -> None:
 
 
 def test_the_public_face_stays_small() -> None:
-    assert len(memfit.__all__) <= 32
+    assert len(memfit.__all__) <= 33

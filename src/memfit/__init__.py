@@ -11,6 +11,7 @@ TYPE_CHECKING = False  # type checkers take it for true; importing `typing` woul
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
+    from memfit import optimizers as optimizers
     from memfit.budgets.budget import Budget as Budget
     from memfit.budgets.budget import budget as budget
     from memfit.budgets.configuration import configure as configure
@@ -68,6 +69,7 @@ _HOME = {
     "isolate": "memfit.searching.isolating",
     "isolated": "memfit.budgets.isolation",
     "lint": "memfit.data.linting.lint",
+    "optimizers": "memfit.optimizers",
     "plan": "memfit.planning.planning",
     "plot": "memfit.reporting.timeline",
     "predict": "memfit.training.predicting",
@@ -83,7 +85,8 @@ __all__ = ["__version__", *_HOME]
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'memfit' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
+    home = import_module(_HOME[name])
+    value = home if _HOME[name] == f"memfit.{name}" else getattr(home, name)
     globals()[name] = value
     return value
 

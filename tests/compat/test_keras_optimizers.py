@@ -60,3 +60,35 @@ def test_an_optimizer_is_known_by_the_variables_it_keeps_state_for():
     optimizer.build([one])
     assert keras_optimizers.is_built_for(optimizer, one.value)
     assert not keras_optimizers.is_built_for(optimizer, two.value)
+
+
+@canary("keras_optimizers.adam_moments", "Adam._momentums", "Adam._velocities", of="keras")
+def test_an_adam_has_two_lists_of_moments(variables, adam):
+    momentums, velocities = keras_optimizers.adam_moments(adam)
+    adam.apply([tf.ones([2]), tf.ones([1])], variables)
+    assert float(momentums[1][0]) == pytest.approx(0.1)
+    assert float(velocities[1][0]) == pytest.approx(0.001)
+
+
+@canary("keras_optimizers.adafactor_velocities", "Adafactor._v", of="keras")
+@canary("keras_optimizers.adafactor_factors", "Adafactor._r", "Adafactor._c", of="keras")
+def test_an_adafactor_has_factors_and_a_velocity_for_a_matrix():
+    optimizer, matrix = keras.optimizers.Adafactor(), keras.Variable(tf.ones([2, 3]))
+    optimizer.build([matrix])
+    optimizer.apply([tf.ones([2, 3])], [matrix])
+    rows, columns = keras_optimizers.adafactor_factors(optimizer, 0)
+    assert (rows.shape, columns.shape) == ((2,), (3,))
+    assert keras_optimizers.adafactor_velocities(optimizer)[0].shape == (2, 3)
+
+
+@canary("keras_optimizers.swap_variables", "Optimizer._variables", of="keras")
+def test_an_optimizer_has_the_variables_that_it_is_given_and_then_its_own_again(variables, adam):
+    own = keras_optimizers.swap_variables(adam, variables)
+    assert adam.variables == variables
+    keras_optimizers.swap_variables(adam, own)
+    assert len(adam.variables) == 6
+
+
+@canary("keras_optimizers.trained_variables", "Optimizer._trainable_variables", of="keras")
+def test_an_optimizer_knows_what_it_was_built_for(variables, adam):
+    assert all(a is b for a, b in zip(keras_optimizers.trained_variables(adam), variables, strict=True))

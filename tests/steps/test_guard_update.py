@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from keras import layers, optimizers
 
+from memfit.optimizers import Adafactor, Adam8bit, adam8bit
 from memfit.steps.gradients import GradientShelf
 from memfit.steps.update import Update
 
@@ -28,7 +29,14 @@ OPTIMIZERS: dict[str, tuple[type, dict[str, Any]]] = {
     "Ftrl": (optimizers.Ftrl, {}),
     "Adafactor": (optimizers.Adafactor, {}),
     "Lion": (optimizers.Lion, {}),
+    "Adafactor without velocity": (Adafactor, {}),
+    "Adam in 8 bits": (Adam8bit, {"use_ema": True, "weight_decay": 0.01}),
 }
+
+
+@pytest.fixture(autouse=True)
+def _small_weights_in_8_bits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adam8bit, "SMALLEST", 12)
 
 
 class Trap:

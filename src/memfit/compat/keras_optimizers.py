@@ -53,3 +53,33 @@ def then_copied(optimizer: Any, copy: Callable[[], None]) -> None:
 def _trained(optimizer: Any) -> list[Any]:
     """The very list of the variables that an optimizer was built for; empty before."""
     return getattr(optimizer, "_trainable_variables", None) or []
+
+
+def adam_moments(optimizer: Any) -> tuple[list[Any], list[Any]]:
+    """Returns the lists of the first and second moments of a built Adam; None stands where there is none."""
+    return optimizer._momentums, optimizer._velocities
+
+
+def adafactor_velocities(optimizer: Any) -> list[Any]:
+    """Returns the list of what a built Adafactor divides gradients by the square root of."""
+    return optimizer._v
+
+
+def adafactor_factors(optimizer: Any, place: int) -> tuple[Any, Any]:
+    """Returns the row and column factors of an Adafactor's n-th variable."""
+    return optimizer._r[place], optimizer._c[place]
+
+
+def swap_variables(optimizer: Any, variables: list[Any]) -> list[Any]:
+    """Lets an optimizer have these variables, and returns the very list that it had.
+
+    That list is not changed: TensorFlow tracks it, and does not save one of which something was taken away.
+    """
+    before: list[Any] = optimizer._variables
+    object.__setattr__(optimizer, "_variables", variables)
+    return before
+
+
+def trained_variables(optimizer: Any) -> list[Any]:
+    """Returns the variables that an optimizer was built for, in the order of its slots."""
+    return list(_trained(optimizer))

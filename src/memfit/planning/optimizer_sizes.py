@@ -47,7 +47,7 @@ def kept_by(optimizer: Any, weights: Iterable[Any]) -> Size:
         Size('2.0 MiB')
     """
     slots: dict[tuple[int, str, str], list[tuple[tuple[int, ...], int]]] = {}
-    total = 0
+    weights, total = list(weights), 0
     for weight in weights:
         # Muon keeps less for a matrix than for an embedding, which it tells by the name.
         kind = (len(weight.shape), str(weight.dtype), weight.name)
@@ -55,7 +55,29 @@ def kept_by(optimizer: Any, weights: Iterable[Any]) -> Size:
             slots[kind] = _build_slots(optimizer, *kind)
         for dimensions, itemsize in slots[kind]:
             total += itemsize * math.prod(weight.shape[dimension] for dimension in dimensions)
-    return Size(total)
+    return Size(total - (saved_in_8_bits(weights) if _has_8_bits(optimizer) else 0))
+
+
+def saved_in_8_bits(weights: Iterable[Any]) -> Size:
+    """Returns the bytes that moments in 8 bits take less than Adam's."""
+    import tensorflow as tf
+
+    from memfit.optimizers.adam8bit import count_saved, is_large
+
+    return Size(
+        sum(
+            count_saved(weight.shape, tf.as_dtype(weight.dtype).size)
+            for weight in weights
+            if is_large(weight)
+        )
+    )
+
+
+def _has_8_bits(optimizer: Any) -> bool:
+    """Whether an optimizer is an Adam8bit, of which a small stand-in shows only what it keeps for small weights."""
+    from memfit.optimizers.adam8bit import Adam8bit
+
+    return issubclass(optimizer if inspect.isclass(optimizer) else type(optimizer), Adam8bit)
 
 
 def _build_slots(optimizer: Any, rank: int, dtype: str, name: str) -> list[tuple[tuple[int, ...], int]]:

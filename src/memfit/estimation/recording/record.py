@@ -62,11 +62,10 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
     batches = ladder(largest) if fixed is None else (fixed,)
     if hasattr(model, "train_step"):  # a loss function has its variables
         make_variables(model, spec, batches[0], phase)
-    if phase == "train":
-        for optimizer in optimizers:
-            copy_updates(optimizer)
     with traced() as trace:
         step = KerasStep(model, phase) if build is None else build(model)
+        for optimizer in optimizers if phase == "train" else ():
+            copy_updates(optimizer)  # with the update that the step's recipe gave it
         mark()
         fresh = [optimizer for optimizer in optimizers if not optimizer.built]
         if phase == "train" and fresh == [model.optimizer] == optimizers:

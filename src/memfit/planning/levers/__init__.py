@@ -1,7 +1,9 @@
 """The levers: one file each, one list. The search and the guard's tightening walk it in this order."""
 
 from memfit.planning.job import Job
+from memfit.planning.levers.adafactor_velocity import AdafactorVelocity
 from memfit.planning.levers.allocator import Allocator
+from memfit.planning.levers.eight_bit_moments import EightBitMoments
 from memfit.planning.levers.host_inputs import HostInputs
 from memfit.planning.levers.immediate_update import ImmediateUpdate
 from memfit.planning.levers.lever import Lever
@@ -10,6 +12,7 @@ from memfit.planning.levers.mixed_precision import LoweredPrecision
 from memfit.planning.levers.optimizer_state import OptimizerState
 from memfit.planning.levers.rematerialisation import Rematerialisation
 from memfit.planning.levers.smaller_network import SmallerNetwork
+from memfit.planning.levers.table_rows import TableRows
 from memfit.planning.levers.uint8_inputs import Uint8Inputs
 from memfit.planning.levers.validation import ValidationSlices
 
@@ -18,12 +21,15 @@ LEVERS: list[Lever] = [
     MicroBatches(),
     Rematerialisation(),
     LoweredPrecision(),
+    AdafactorVelocity(),
+    EightBitMoments(),
     ImmediateUpdate(),
     HostInputs(),
     ValidationSlices(),
     Allocator(),
     Uint8Inputs(),
     OptimizerState(),
+    TableRows(),
     SmallerNetwork(),
 ]
 

@@ -3,18 +3,20 @@
 from memfit.errors import CannotTell
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
+from memfit.planning.levers.eight_bit_moments import EightBitMoments
 from memfit.planning.levers.lever import Facts, Lever
 from memfit.planning.optimizer_sizes import kept_by
 from memfit.sizes import Size
+from memfit.steps.lighter_state import innermost, why_not_lighter
 
-_LIGHTEST = "Lion"  # of those that adapt their steps: one moment
+_LIGHTEST = "Adam8bit"  # of those that adapt their steps: two bytes a value
 
 
 class OptimizerState(Lever):
     """Says what an optimizer with less state would save.
 
-    A plan does not swap the optimizer of a compiled model: its schedule, its state and the callbacks that hold it
-    are the user's.
+    A plan lets the user's own optimizer keep less where it can (`lighter_state`). It does not put another one in
+    its place: that would train another way, and callbacks hold the one that was compiled.
     """
 
     name = "optimizer state"
@@ -25,24 +27,26 @@ class OptimizerState(Lever):
 
     def explain(self, job: Job, batch_size: int) -> str:
         """Says what the other one keeps."""
-        name = type(job.model.optimizer).__name__
-        return f"yours to change: {_LIGHTEST} keeps less than {name}, and converges differently"
+        name = type(innermost(job.model.optimizer)).__name__
+        return f"yours to change: memfit.optimizers.{_LIGHTEST} keeps less than {name}, and converges differently"
 
     def why_not(self, job: Job) -> str | None:
-        """The optimizer has to keep more than the lightest one."""
+        """The optimizer has to keep more than the lightest one, and have no such form itself."""
+        if why_not_lighter(job.model, EightBitMoments.form) is None:
+            return f"{EightBitMoments.name} save more"
         try:
             if self._saved(job) > 0:
                 return None
         except CannotTell as error:
             return str(error)
-        return f"{type(job.model.optimizer).__name__} keeps no more than {_LIGHTEST} would"
+        return f"{type(innermost(job.model.optimizer)).__name__} keeps no more than {_LIGHTEST} would"
 
     def advise_saving(self, facts: Facts | None, job: Job, batch_size: int) -> Size | None:
         """The difference of what both keep."""
         return Size(self._saved(job))
 
     def _saved(self, job: Job) -> int:
-        import keras
+        from memfit.optimizers import Adam8bit
 
-        weights, lightest = job.model.trainable_variables, getattr(keras.optimizers, _LIGHTEST)
-        return max(0, kept_by(job.model.optimizer, weights) - kept_by(lightest, weights))
+        weights, own = job.model.trainable_variables, innermost(job.model.optimizer)
+        return max(0, kept_by(own, weights) - kept_by(Adam8bit, weights))
