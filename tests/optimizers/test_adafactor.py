@@ -43,7 +43,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "compiled", "settings"), CASES, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "compiled", "settings"), CASES, ids=[str(number) for number in range(len(CASES))]
+)
 def test_it_computes_the_same_bits_as_keras(
     dtype: str, compiled: bool | None, settings: dict[str, Any]
 ) -> None:
