@@ -112,11 +112,10 @@ class Channels:
         taken = [self._of[id(tensor)] for tensor in call.inputs]
         given = None if follow is None else follow(call, taken)
         if given is None:
+            if not all(self._stay[number] for numbers in taken for number in numbers):
+                self.pinned.append(layer.name)
             for numbers in taken:
                 self._pin(numbers)
-            named = [numbers for numbers in taken if len(numbers) > 1]
-            if named and isinstance(layer, keras.layers.Layer):
-                self.pinned.append(layer.name)
         for position, tensor in enumerate(call.outputs):
             numbers = self._make(_width(tensor), stay=True) if given is None else given[position]
             self._of[id(tensor)] = numbers
