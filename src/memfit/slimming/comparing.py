@@ -4,10 +4,10 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from memfit.slimming.closeness import Closeness, compare_outputs, predict_sample
 from memfit.slimming.peaks import Peaks, Recorded, Recordings, recorded_peaks, sketched_peaks, step_seconds
 from memfit.slimming.rebuilding import CannotSlim
 from memfit.slimming.shapes import Shapes, read_shapes
-from memfit.slimming.slimmed import ORIGINAL, Figure, SlimRow, Slimmed
+from memfit.slimming.slimmed import ORIGINAL, Figure, Slimmed, SlimRow
 from memfit.slimming.variants.combination import Combination
 from memfit.slimming.variants.variant import Made, Variant
 
@@ -105,6 +105,7 @@ class _Comparison:
                 self._outputs = predict_sample(self._job.model, self._job.sample)
             entries = [self._build(variant, amount) for variant, amount in variants]
             self._stock = original.result()
+            self._parts = cache(partial(_parts_of, self._stock.training))
             rows = [self._original_row(), *self._rows(entries)]
             if not any(row.make for row in rows[1:]):
                 reasons = "; ".join(f"{row.name}: {row.why_not}" for row in rows[1:])
@@ -217,7 +218,7 @@ class _Comparison:
             return None
         if recorded.training is not None:
             return recorded_peaks(recorded.training, stock.margin)
-        return sketched_peaks(stock, built.shapes, self._shapes, stock.margin)
+        return sketched_peaks(self._parts, built.shapes, self._shapes, stock.margin)
 
     def _fits(self, peaks: Peaks) -> bool | None:
         memory = self._job.memory
@@ -259,6 +260,11 @@ class _Comparison:
             combination = Combination(tuple(known[name] for name in names))
             found += self._rows([self._build(combination, 1)])
         return found
+
+
+def _parts_of(original: Any, batch: int) -> Mapping[str, int]:
+    parts: Mapping[str, int] = original.sketch(batch).breakdown
+    return parts
 
 
 def _weights_size(shapes: Shapes) -> Figure:

@@ -49,6 +49,6 @@ def factor_by(matrix: Array, choose: Callable[[Array], int]) -> tuple[Array, Arr
 
 
 def smallest_rank(energies: Array, share: float) -> int:
-    """Returns the smallest rank that keeps this share of a matrix's energy, the sum of its squared singular values."""
+    """Returns the smallest rank that keeps this share of the sum of a matrix's squared singular values."""
     kept = np.cumsum(energies)
     return int(np.searchsorted(kept, share * kept[-1] * (1 - 1e-12)) + 1)

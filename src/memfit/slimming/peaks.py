@@ -1,8 +1,8 @@
-"""The predicted peaks of variants: recorded while the time lasts, from their shapes beside the original's afterwards."""
+"""The predicted peaks of variants: recorded while the time lasts, and from their shapes afterwards."""
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from memfit.estimation.source import LARGEST_BATCH
 from memfit.sizes import Size
 from memfit.slimming.shapes import Shapes
 
+Parts = Callable[[int], Mapping[str, int]]
 RECORDED, FROM_SHAPES = "a recorded step", "layer shapes, beside the recorded original"
 
 
@@ -111,31 +112,39 @@ def recorded_peaks(estimate: Estimate, margin: float) -> Peaks:
     return Peaks(lambda batch: estimate.sketch(batch).peak, RECORDED, margin)
 
 
-def sketched_peaks(original: Estimate, shapes: Shapes, before: Shapes, margin: float) -> Peaks | None:
-    """Returns what the recorded peak of the original comes to with the shapes of a variant; None if they say nothing.
+def sketched_peaks(parts: Parts, shapes: Shapes, before: Shapes, margin: float) -> Peaks | None:
+    """Returns what the recorded peak of the original comes to with a variant's shapes; None if they say nothing.
 
-    Weights are known. Gradients and the optimizer's state go with the trained weights, activations and workspace
-    with the layers' outputs.
+    Args:
+        parts: The parts of the original's peak at a batch size.
+        shapes: Those of the variant.
+        before: Those of the original.
+        margin: What is needed beyond a peak, as a part of it.
     """
-    if not shapes.activations or not before.activations or not shapes.inputs or not before.inputs:
+    if not shapes.activations or not before.activations:
         return None
+    return Peaks(lambda batch: scale(parts(batch), shapes, before), FROM_SHAPES, margin)
+
+
+def scale(parts: Mapping[str, int], shapes: Shapes, before: Shapes) -> int:
+    """Returns the peak of a variant, from the parts of the original's peak and the shapes of both.
+
+    Gradients and the optimizer's state go with the trained weights, activations and workspace with the layers'
+    outputs, and what the allocator rounds with all of them.
+    """
     trained = shapes.trained / max(before.trained, 1)
+    computed = (shapes.activations or 0) / (before.activations or 1)
     factors = {
         "weights": shapes.weights / max(before.weights, 1),
         "gradients": trained,
         "optimizer state": trained,
-        "activations": shapes.activations / before.activations,
-        "workspace": shapes.activations / before.activations,
-        "inputs": shapes.inputs / before.inputs,
+        "activations": computed,
+        "workspace": computed,
+        "inputs": (shapes.inputs or 0) / (before.inputs or 1),
     }
-
-    def at(batch: int) -> int:
-        parts = original.sketch(batch).breakdown
-        known = {kind: size for kind, size in parts.items() if kind in factors}
-        scaled = sum(size * factors[kind] for kind, size in known.items())
-        return int(scaled * sum(parts.values()) / max(sum(known.values()), 1))
-
-    return Peaks(at, FROM_SHAPES, margin)
+    known = {kind: size for kind, size in parts.items() if kind in factors}
+    scaled = sum(size * factors[kind] for kind, size in known.items())
+    return int(scaled * sum(parts.values()) / max(sum(known.values()), 1))
 
 
 def step_seconds(estimate: Estimate) -> tuple[int, float] | None:

@@ -1,4 +1,4 @@
-"""Building a model again, layer by layer: the same network with some layers replaced, and the weights carried over."""
+"""Building a model again, layer by layer: some layers replaced, the weights of all others carried over."""
 
 import inspect
 from collections.abc import Callable
@@ -73,7 +73,12 @@ def rebuild(model: Any, replace: Replace, resize: Callable[[Any], Any] | None = 
     """
     made: dict[int, tuple[Any, Any]] = {}
     new = _rebuild(model, replace, made, lambda tensor: resize(tensor) if resize else tensor.shape)
-    pairs = [pair for pair in made.values() if functional_of(pair[0]) is None]
+    layers = [pair for pair in made.values() if isinstance(pair[0], keras.layers.Layer)]
+    models = [pair for pair in layers if functional_of(pair[0]) is not None]
+    pairs = [pair for pair in layers if functional_of(pair[0]) is None]
+    # A model's flag is set for all of its layers, so that the layers' own come last.
+    for old, copy in [(model, new), *reversed(models), *pairs]:
+        copy.trainable = old.trainable
     return Rebuilt(new, pairs)
 
 
@@ -104,9 +109,6 @@ def _rebuild(model: Any, replace: Replace, made: dict[int, tuple[Any, Any]], sha
         new = keras.Sequential([inputs, *(made[id(layer)][1] for layer in model.layers)], name=model.name)
     else:
         new = _construct(model, inputs, outputs)
-    new.trainable = model.trainable
-    for old, layer in made.values():  # setting a model's flag sets those of its layers
-        layer.trainable = old.trainable
     return new
 
 
@@ -154,6 +156,7 @@ def copy_model(model: Any) -> Any:
     try:
         new = type(model).from_config(model.get_config())
         new.build_from_config(model.get_build_config())
+        new.built = True  # its layers are: Keras has run it on shapes
         new.set_weights(model.get_weights())
     except Exception as error:  # whatever the user's own class raises
         reason = (

@@ -1,4 +1,4 @@
-"""What the shapes of a model's layers say in milliseconds: its bytes, FLOPs, and what a step and a prediction hold."""
+"""What the shapes of a model's layers say in milliseconds: its bytes, its FLOPs, what a step keeps."""
 
 import math
 from dataclasses import dataclass

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import keras
+
 from memfit.slimming.calls import leaf_layers
 from memfit.slimming.rebuilding import compile_like, copy_model
 from memfit.slimming.variants.variant import Made, Variant
@@ -26,8 +28,9 @@ class Frozen(Variant):
         count = min(max(1, round(amount * len(layers))), len(layers) - 1)
         for layer in layers[:count]:
             layer.trainable = False
+        normalised = any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers[:count])
         notes = (
-            f"the first {count} of {len(layers)} layers with weights are not trained, up to {layers[count - 1].name}",
-            "BatchNormalization among them normalises with its kept statistics",
+            f"the first {count} of {len(layers)} layers with weights are frozen, up to {layers[count - 1].name}",
+            *(["BatchNormalization among them normalises with its kept statistics"] if normalised else []),
         )
         return Made(compile_like(new, model), notes)

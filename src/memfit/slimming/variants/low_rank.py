@@ -5,12 +5,12 @@ from typing import Any
 import keras
 import numpy as np
 
+from memfit.slimming.calls import leaf_layers
 from memfit.slimming.factorising import Array, factor_by, smallest_rank
 from memfit.slimming.rebuilding import (
     CannotSlim,
     compile_like,
     copy_layer,
-    leaf_layers,
     rebuild,
     why_not_rebuild,
 )
@@ -47,8 +47,8 @@ class LowRank(Variant):
                 kept, whole = kept + energies[: left.shape[1]].sum(), whole + energies.sum()
         if not factors:
             raise CannotSlim(
-                f"at {amount:.0%} of its energy none of the {len(large)} dense layers and 1x1 convolutions has fewer "
-                "weights (a network that was not trained has no structure to use)"
+                f"at {amount:.0%} of its energy none of {len(large)} dense layers and 1x1 convolutions has fewer "
+                "weights: a network that was not trained has no structure to use"
             )
         ranks = {key: left.shape[1] for key, (left, _) in factors.items()}
         rebuilt = rebuild(

@@ -11,8 +11,8 @@ from memfit.slimming.channels import DEPTHWISE, MIXING, NORMS, SEPARABLE, TRANSP
 from memfit.slimming.rebuilding import CannotSlim, compile_like, copy_layer, rebuild, why_not_rebuild
 from memfit.slimming.variants.variant import Made, Variant
 
-# Kernels of GPUs work on eight channels at a time.
-_MULTIPLE, _FEWEST = 8, 16
+# Kernels of GPUs work on eight channels at a time; of few channels that would be too coarse.
+_MULTIPLE, _FEWEST = 8, 32
 _NAMED = 3
 
 

@@ -5,8 +5,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from memfit.slimming.calls import leaf_layers
 from memfit.slimming.factorising import factor
-from memfit.slimming.rebuilding import CannotSlim, compile_like, leaf_layers, rebuild, why_not_rebuild
+from memfit.slimming.rebuilding import CannotSlim, compile_like, rebuild, why_not_rebuild
 from memfit.slimming.variants.variant import Made, Variant
 
 # The first layer of a network sees three channels: a filter for each would lose most, and it has few weights.
