@@ -7,7 +7,6 @@ Usage: run.py [NETWORK ...] (without a name, all; rows that are in the results a
 
 import json
 import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
@@ -28,10 +27,13 @@ AMOUNTS = {"low-rank": 0.5}
 VARIANTS = ("separable", "narrow", "low-rank", "smaller input", "mixed precision", "frozen", "LoRA")
 
 
-def predict(network: str, variant: str, file: str, folder: str) -> dict[str, Any]:
-    """Builds a variant, estimates it, and saves it for the process that measures."""
+def predict_and_measure(network: str, variant: str, folder: str) -> dict[str, Any]:
+    """Builds a variant in an arena of its own, estimates it, and trains it for some steps."""
     sys.path.insert(0, folder)
+    import gc
     from dataclasses import asdict
+
+    import tensorflow as tf
 
     import memfit
     from memfit.slimming.shapes import read_shapes
@@ -39,51 +41,36 @@ def predict(network: str, variant: str, file: str, folder: str) -> dict[str, Any
     model = build(network)
     if variant != ORIGINAL:
         try:
-            model = memfit.slim(model, variant, AMOUNTS.get(variant))
+            model = memfit.slim(model, variant, AMOUNTS.get(variant))  # and the original is gone
         except memfit.InvalidInput as refusal:
             return {"refused": str(refusal)}
     began = time.perf_counter()
     estimate = memfit.estimate(model, BATCH)
     found = {
-        "peak": int(estimate.peak),
+        "predicted": int(estimate.peak),
         "seconds": time.perf_counter() - began,
         "parts": {kind: int(size) for kind, size in estimate.breakdown.items()},
         "shapes": asdict(read_shapes(model)),
     }
-    model.save(file)
-    return found
-
-
-def measure(file: str, folder: str) -> int:
-    """Trains a saved variant for some steps in an arena of its own; returns the peak."""
-    sys.path.insert(0, folder)
-    import gc
-
-    import keras
-    import tensorflow as tf
-
-    model = keras.saving.load_model(file)
     x, y = data(model, BATCH)
     gc.collect()
     tf.config.experimental.reset_memory_stats("CPU:0")
     for _ in range(STEPS):
         model.train_on_batch(x, y)
-    return int(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+    return found | {"measured": int(tf.config.experimental.get_memory_info("CPU:0")["peak"])}
 
 
 def make_row(network: str, variant: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Predicts and measures one variant of one network."""
     row: dict[str, Any] = {"network": network, "variant": variant}
-    with tempfile.TemporaryDirectory() as folder:
-        file = str(Path(folder, "model.keras"))
-        found = isolated(predict, network, variant, file, FOLDER)
-        if "refused" in found:
-            return row | found
-        peak = isolated(measure, file, FOLDER, memory="2GiB" if SMOKE else "12GiB")
+    found = isolated(predict_and_measure, network, variant, FOLDER, memory="12GiB")
+    if "refused" in found:
+        return row | found
+    peak = found["measured"]
     row |= {
-        "predicted_mib": round(found["peak"] / MIB, 1),
+        "predicted_mib": round(found["predicted"] / MIB, 1),
         "measured_mib": round(peak / MIB, 1),
-        "error": round(found["peak"] / peak - 1, 3),
+        "error": round(found["predicted"] / peak - 1, 3),
         "seconds": round(found["seconds"], 1),
     }
     original = next(

@@ -68,19 +68,19 @@ class _Built:
     recorded: "Future[Recorded] | None"
 
 
-def compare(job: Job, variants: Sequence[tuple[Variant, float]], seconds: float = SECONDS) -> Slimmed:
+def compare(job: Job, variants: Sequence[tuple[Variant, float]], seconds: float | None = None) -> Slimmed:
     """Makes the table of a job.
 
     Args:
         job: What it is made for.
         variants: What to compare, each with its amount.
-        seconds: After so long no recording is begun; what was not recorded is predicted from shapes.
+        seconds: After so long no recording is begun, `SECONDS` unless told; the rest is predicted from shapes.
 
     Raises:
         InvalidInput: If none of the variants can be made.
         StepFailed: If the original's step fails on synthetic data.
     """
-    return _Comparison(job, seconds).run(variants)
+    return _Comparison(job, SECONDS if seconds is None else seconds).run(variants)
 
 
 class _Comparison:

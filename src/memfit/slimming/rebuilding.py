@@ -76,9 +76,11 @@ def rebuild(model: Any, replace: Replace, resize: Callable[[Any], Any] | None = 
     layers = [pair for pair in made.values() if isinstance(pair[0], keras.layers.Layer)]
     models = [pair for pair in layers if functional_of(pair[0]) is not None]
     pairs = [pair for pair in layers if functional_of(pair[0]) is None]
-    # A model's flag is set for all of its layers, so that the layers' own come last.
+    # A model's flag is set for all of its layers, so that the layers' own come last. One that is right already is
+    # left: setting it would set it for the weights under an adapter as well.
     for old, copy in [(model, new), *reversed(models), *pairs]:
-        copy.trainable = old.trainable
+        if copy.trainable != old.trainable:
+            copy.trainable = old.trainable
     return Rebuilt(new, pairs)
 
 
