@@ -105,6 +105,7 @@ class _Comparison:
                 self._outputs = predict_sample(self._job.model, self._job.sample)
             entries = [self._build(variant, amount) for variant, amount in variants]
             self._stock = original.result()
+            entries = [self._record_later(entry) for entry in entries]
             self._parts = cache(partial(_parts_of, self._stock.training))
             rows = [self._original_row(), *self._rows(entries)]
             if not any(row.make for row in rows[1:]):
@@ -138,12 +139,25 @@ class _Comparison:
             closeness = compare_outputs(self._outputs, outputs)
         file = _file_size(made, shapes)
         recorded = None
-        if made.trains:
-            self._room.acquire()
-            data = None if variant.resizes else self._job.data
-            recorded = self._pool.submit(self._record, made.model, data, variant.name)
+        if made.trains and self._room.acquire(blocking=False):
+            recorded = self._submit(variant, made.model)
         # The model itself is wanted no more: large ones would not fit side by side.
         return _Built(variant, amount, replace(made, model=None), shapes, file, closeness, recorded)
+
+    def _record_later(self, entry: "_Built | SlimRow") -> "_Built | SlimRow":
+        """Records a variant that others were recorded before, if there is time: it is built once more."""
+        if isinstance(entry, SlimRow) or entry.recorded is not None or not entry.made.trains:
+            return entry
+        self._room.acquire()
+        if self._recordings.time_is_up or entry.variant is None:
+            self._room.release()
+            return entry
+        model = entry.variant.make(self._job.model, entry.amount).model
+        return replace(entry, recorded=self._submit(entry.variant, model))
+
+    def _submit(self, variant: Variant, model: Any) -> "Future[Recorded]":
+        data = None if variant.resizes else self._job.data
+        return self._pool.submit(self._record, model, data, variant.name)
 
     def _record(self, model: Any, data: Any, name: str) -> Recorded:
         try:
@@ -258,7 +272,7 @@ class _Comparison:
         found: list[SlimRow] = []
         for _, _, _, names in guesses[:_TRIED]:
             combination = Combination(tuple(known[name] for name in names))
-            found += self._rows([self._build(combination, 1)])
+            found += self._rows([self._record_later(self._build(combination, 1))])
         return found
 
 

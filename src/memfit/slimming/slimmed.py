@@ -169,7 +169,9 @@ class Slimmed(Shown):
         if self.rows[0].fits:
             return f"{where}: fits as it is"
         if self.fitting:
-            return f"{where}: {', '.join(row.name for row in self.fitting)} fit"
+            rough = {row.name for row in self.fitting if row.peak is not None and row.peak.is_rough}
+            names = [f"{row.name} (~)" if row.name in rough else row.name for row in self.fitting]
+            return f"{where}: {', '.join(names)} {'fits' if len(names) == 1 else 'fit'}"
         trained = [row for row in self.rows if row.peak is not None]
         nearest = min(trained, key=lambda row: row.peak.value if row.peak else 0.0)
         assert nearest.peak is not None

@@ -18,6 +18,8 @@ from memfit.slimming.variants.variant import Made, Variant
 
 # Smaller matrices have no weights worth saving.
 _SMALLEST_SIDE = 16
+# Of a layer's weights: two layers that have hardly fewer cost an activation and a kernel more.
+_WORTH_IT = 0.9
 
 
 class LowRank(Variant):
@@ -42,7 +44,7 @@ class LowRank(Variant):
         for layer in large:
             matrix = _matrix(layer)
             left, right, energies = factor_by(matrix, lambda values: smallest_rank(values, amount))
-            if left.size + right.size < matrix.size:
+            if left.size + right.size <= _WORTH_IT * matrix.size:
                 factors[id(layer)] = left, right
                 kept, whole = kept + energies[: left.shape[1]].sum(), whole + energies.sum()
         if not factors:
@@ -82,9 +84,9 @@ def _matrix(layer: Any) -> Any:
 def _replacement(layer: Any, rank: int) -> Any:
     thin = {"use_bias": False, "activation": None, "bias_regularizer": None, "activity_regularizer": None}
     if isinstance(layer, keras.layers.Dense):
-        first = copy_layer(layer, units=rank, name=f"{layer.name}_in", **thin)
-        second = copy_layer(layer, name=f"{layer.name}_out")
+        first = copy_layer(layer, units=rank, name=f"first_of_{layer.name}", **thin)
+        second = copy_layer(layer, name=f"second_of_{layer.name}")
     else:
-        first = copy_layer(layer, filters=rank, name=f"{layer.name}_in", **thin)
-        second = copy_layer(layer, strides=(1, 1), name=f"{layer.name}_out")
+        first = copy_layer(layer, filters=rank, name=f"first_of_{layer.name}", **thin)
+        second = copy_layer(layer, strides=(1, 1), name=f"second_of_{layer.name}")
     return keras.Sequential([first, second], name=layer.name)
