@@ -101,14 +101,15 @@ def _show_plan(plan: "Plan") -> Html:
 
 
 def _show_slimmed(slimmed: "Slimmed") -> Html:
-    head, cells = slimmed.head, slimmed.cells
-    known = [f"{name}, {what}" if what else name for name, what in zip(head, cells[0], strict=True)]
+    known, *rows = slimmed.cells
+    faint = [element("span", cell, class_="mf-faint") for cell in known]
+    named = [[element("span", row[0], style="white-space:nowrap"), *row[1:]] for row in rows]
     level = "mf-good" if slimmed.fitting else "mf-warn"
     return join(
         [
             element("p", f"Variants at batch {slimmed.batch_size}", class_="mf-title"),
             element("p", slimmed.verdict, class_=level) if slimmed.verdict else None,
-            table(cells[1:], head=known, right=range(1, len(head))),
+            table([faint, *named], head=slimmed.head, right=range(1, len(known))),
             _fold("what to know of them", join([element("p", remark) for remark in slimmed.remarks])),
         ]
     )

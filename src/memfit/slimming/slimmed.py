@@ -202,6 +202,10 @@ class Slimmed(Shown):
             )
         elif any(row.inference is not None and row.inference.is_rough for row in self.rows):
             told.append("~ predicted from layer shapes")
+        if any(row.file is not None and row.file.known == "measured" for row in self.rows):
+            told.append(
+                "file: the bytes of the weights; of a quantised model, those of a file that was written"
+            )
         if self.samples:
             told.append(
                 f"output error and top-1 on {self.samples} samples before any training; they say nothing of the "

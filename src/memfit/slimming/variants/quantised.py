@@ -32,6 +32,6 @@ class Quantised(Variant):
             raise CannotSlim("Keras quantises Dense, EinsumDense and Embedding, and it has none of them")
         notes = (
             "for inference only: it saves nothing in training, which needs weights that can change by little",
-            f"{count} weights are int{int(amount)}, which are all that Keras quantises of it",
+            f"{count} of its {len(before)} weights became int{int(amount)}: Keras quantises no others",
         )
         return Made(new, notes, trains=False)
