@@ -1,5 +1,6 @@
 """How close a variant is to the original before any training, on the user's own sample."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,10 @@ from memfit.compat.keras_layers import functional_of
 from memfit.data.peeking import FirstBatch, first_batch, is_generator
 from memfit.errors import InvalidInput
 
-# Enough to tell one variant from another. They are computed at once, without tracing: for each variant that would
-# take longer than the outputs.
-_SAMPLES = 32
+# Enough to tell one variant from another; fewer where the original takes long for them, but not too few. They are
+# computed at once, without tracing: for each variant that would take longer than the outputs.
+_SAMPLES, _FEWEST = 32, 8
+_SECONDS = 1.5
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,15 @@ def _inputs_in(data: Any) -> Any:
     if hasattr(data, "__getitem__"):
         return _inputs_in(tuple(first_batch(data)))
     return None
+
+
+def shorten_sample(model: Any, x: Any) -> Any:
+    """Returns as many samples of a sample as the model takes in a second or two."""
+    few = keras.tree.map_structure(lambda part: part[:_FEWEST], x)
+    begin = time.monotonic()
+    predict_sample(model, few)
+    count = max(_FEWEST, int(_FEWEST * _SECONDS / max(time.monotonic() - begin, 1e-6)))
+    return keras.tree.map_structure(lambda part: part[:count], x)
 
 
 def predict_sample(model: Any, x: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 from memfit.budgets.gpu_table import GPU
 from memfit.errors import InvalidInput
 from memfit.sizes import Size
-from memfit.slimming.closeness import Closeness, compare_outputs, predict_sample
+from memfit.slimming.closeness import Closeness, compare_outputs, predict_sample, shorten_sample
 from memfit.slimming.peaks import Peaks, Recorded, Recordings, recorded_peaks, sketched_peaks, step_seconds
 from memfit.slimming.rebuilding import CannotSlim
 from memfit.slimming.shapes import Shapes, read_shapes
@@ -102,7 +102,8 @@ class _Comparison:
             original = pool.submit(self._recordings.record, self._job.model, self._job.data, first=True)
             _progress.info("recording the original")
             if self._job.sample is not None:
-                self._outputs = predict_sample(self._job.model, self._job.sample)
+                self._sample = shorten_sample(self._job.model, self._job.sample)
+                self._outputs = predict_sample(self._job.model, self._sample)
             entries = [self._build(variant, amount) for variant, amount in variants]
             self._stock = original.result()
             entries = [self._record_later(entry) for entry in entries]
@@ -135,7 +136,7 @@ class _Comparison:
         shapes = read_shapes(made.model)
         closeness = None
         if self._outputs is not None:
-            outputs = predict_sample(made.model, self._job.sample)
+            outputs = predict_sample(made.model, self._sample)
             closeness = compare_outputs(self._outputs, outputs)
         file = _file_size(made, shapes)
         recorded = None

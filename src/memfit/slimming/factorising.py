@@ -4,7 +4,6 @@ Nearest in the sum of squared differences (Eckart and Young, 1936), found from t
 matrix: that of a 1024x2048 layer takes a tenth of the time of its singular value decomposition.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,31 +23,27 @@ def factor(matrix: Array, rank: int) -> tuple[Array, Array]:
         >>> (left @ right).round(6).tolist()
         [[3.0, 4.0], [6.0, 8.0]]
     """
-    return factor_by(matrix, lambda energies: rank)[:2]
-
-
-def factor_by(matrix: Array, choose: Callable[[Array], int]) -> tuple[Array, Array, Array]:
-    """Returns the nearest factors of a rank that is chosen from the squared singular values, and these.
-
-    Args:
-        matrix: One matrix, or a stack of them along the first axes.
-        choose: Gives the rank, from the values with the largest first.
-    """
     matrix = np.asarray(matrix, "float64")
     if matrix.shape[-2] > matrix.shape[-1]:
-        right, left, energies = factor_by(np.swapaxes(matrix, -1, -2), choose)
-        return np.swapaxes(left, -1, -2), np.swapaxes(right, -1, -2), energies
-    values, vectors = np.linalg.eigh(matrix @ np.swapaxes(matrix, -1, -2))
-    energies = np.maximum(values[..., ::-1], 0.0)
-    left = vectors[..., ::-1][..., : choose(energies)]
+        right, left = factor(np.swapaxes(matrix, -1, -2), rank)
+        return np.swapaxes(left, -1, -2), np.swapaxes(right, -1, -2)
+    _, vectors = np.linalg.eigh(matrix @ np.swapaxes(matrix, -1, -2))
+    left = vectors[..., ::-1][..., :rank]
     right = np.swapaxes(left, -1, -2) @ matrix
     # Both factors of the same size: a step of the optimizer changes them alike.
     scale = np.sqrt(np.linalg.norm(right, axis=-1, keepdims=True))
     right = np.divide(right, scale, out=np.zeros_like(right), where=scale > 0)
-    return left * np.swapaxes(scale, -1, -2), right, energies
+    return left * np.swapaxes(scale, -1, -2), right
 
 
-def smallest_rank(energies: Array, share: float) -> int:
+def energies(matrix: Array) -> Array:
+    """Returns the squared singular values of a matrix, the largest first; in a third of the time of its factors."""
+    matrix = np.asarray(matrix, "float64")
+    gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+    return np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0)
+
+
+def smallest_rank(values: Array, share: float) -> int:
     """Returns the smallest rank that keeps this share of the sum of a matrix's squared singular values."""
-    kept = np.cumsum(energies)
+    kept = np.cumsum(values)
     return int(np.searchsorted(kept, share * kept[-1] * (1 - 1e-12)) + 1)

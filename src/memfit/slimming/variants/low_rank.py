@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from memfit.slimming.calls import leaf_layers
-from memfit.slimming.factorising import Array, factor_by, smallest_rank
+from memfit.slimming.factorising import Array, energies, factor, smallest_rank
 from memfit.slimming.rebuilding import (
     CannotSlim,
     compile_like,
@@ -43,10 +43,11 @@ class LowRank(Variant):
         kept = whole = 0.0
         for layer in large:
             matrix = _matrix(layer)
-            left, right, energies = factor_by(matrix, lambda values: smallest_rank(values, amount))
-            if left.size + right.size <= _WORTH_IT * matrix.size:
-                factors[id(layer)] = left, right
-                kept, whole = kept + energies[: left.shape[1]].sum(), whole + energies.sum()
+            values = energies(matrix)
+            rank = smallest_rank(values, amount)
+            if rank * sum(matrix.shape) <= _WORTH_IT * matrix.size:
+                factors[id(layer)] = factor(matrix, rank)
+                kept, whole = kept + values[:rank].sum(), whole + values.sum()
         if not factors:
             raise CannotSlim(
                 f"at {amount:.0%} of its energy none of {len(large)} dense layers and 1x1 convolutions has fewer "
