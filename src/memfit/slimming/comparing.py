@@ -121,6 +121,7 @@ class _Comparison:
             None if job.device is None else job.device.name,
             0 if self._outputs is None else len(self._outputs[0]),
             time.monotonic() - self._begin,
+            self._stock.training.source if self._stock.training is not None else "",
         )
 
     def _build(self, variant: Variant, amount: float) -> "_Built | SlimRow":

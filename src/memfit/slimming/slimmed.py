@@ -133,6 +133,7 @@ class Slimmed(Shown):
         device: The GPU the figures are for, or None.
         samples: How many samples the closeness was measured on.
         seconds: How long the table took.
+        source: Where the peaks come from, as the original's estimate says it.
     """
 
     rows: tuple[SlimRow, ...]
@@ -141,6 +142,7 @@ class Slimmed(Shown):
     device: str | None
     samples: int
     seconds: float
+    source: str
 
     def __getitem__(self, name: str) -> SlimRow:
         for row in self.rows:
@@ -194,7 +196,7 @@ class Slimmed(Shown):
         """What to know below the table: of each variant, of those that cannot be made, and of the figures."""
         notes = [f"{row.name}: {'; '.join(row.notes)}" for row in self._made if row.notes]
         missing = [f"{row.name}: not made: {row.why_not}" for row in self.rows if row.why_not]
-        told = []
+        told = [f"peaks: {self.source}"]
         if any(row.peak is not None and row.peak.is_rough for row in self.rows):
             told.append(
                 "~ predicted from layer shapes beside the recorded original; memfit.estimate of table[...].model() "
@@ -243,6 +245,7 @@ class Slimmed(Shown):
             "device": self.device,
             "samples": self.samples,
             "seconds": round(self.seconds, 1),
+            "source": self.source,
             "verdict": self.verdict,
             "variants": [row.to_json() for row in self.rows],
         }
