@@ -104,7 +104,7 @@ def _rebuild(model: Any, replace: Replace, made: dict[int, tuple[Any, Any]], sha
         try:
             return new(*args, **kwargs)
         except Exception as error:  # whatever a layer raises for shapes that it does not take
-            raise CannotSlim(f"{operation.name} does not take it ({in_one_line(error)[:120]})") from error
+            raise CannotSlim(f"{operation.name} does not take it ({_say(error)})") from error
 
     outputs = run_through(model, inputs, visit, into_nested=False)
     if isinstance(model, keras.Sequential):
@@ -142,7 +142,12 @@ def copy_layer(layer: Any, **changes: Any) -> Any:
     try:
         return type(layer).from_config({**layer.get_config(), **changes})
     except Exception as error:  # whatever get_config and from_config of a user's layer raise
-        raise CannotSlim(f"{layer.name} cannot be copied ({in_one_line(error)[:120]})") from error
+        raise CannotSlim(f"{layer.name} cannot be copied ({_say(error)})") from error
+
+
+def _say(error: Exception) -> str:
+    """What Keras says of an error, without where, and without the values it received."""
+    return in_one_line(error).rpartition("call(). ")[2].partition(" Received")[0].rstrip(".")[:160]
 
 
 def copy_model(model: Any) -> Any:
@@ -161,9 +166,7 @@ def copy_model(model: Any) -> Any:
         new.built = True  # its layers are: Keras has run it on shapes
         new.set_weights(model.get_weights())
     except Exception as error:  # whatever the user's own class raises
-        reason = (
-            f"{type(model).__name__} cannot be copied ({in_one_line(error)[:120]}): give it a get_config()"
-        )
+        reason = f"{type(model).__name__} cannot be copied ({_say(error)}): give it a get_config()"
         raise CannotSlim(reason) from error
     return new
 
