@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from memfit.searching.isolating import isolate as isolate
     from memfit.searching.trying import trials as trials
     from memfit.sizes import Size as Size
+    from memfit.slimming.slimming import slim as slim
     from memfit.training.evaluating import evaluate as evaluate
     from memfit.training.fitting import fit as fit
     from memfit.training.gradients import gradients as gradients
@@ -75,6 +76,7 @@ _HOME = {
     "predict": "memfit.training.predicting",
     "release": "memfit.budgets.releasing",
     "runs": "memfit.training.records.files",
+    "slim": "memfit.slimming.slimming",
     "trials": "memfit.searching.trying",
     "watch": "memfit.training.leaks.watch",
 }

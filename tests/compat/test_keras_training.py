@@ -1,6 +1,7 @@
 """Canaries of what memfit uses of Keras's training beside its public face."""
 
 import copy
+import inspect
 
 import keras
 import numpy as np
@@ -42,6 +43,13 @@ def test_a_model_made_under_a_strategy_is_known(model):
     with tf.distribute.OneDeviceStrategy("CPU:0").scope():
         distributed = keras.Sequential([keras.layers.Dense(1)])
     assert keras_training.has_strategy(distributed)
+
+
+@canary("keras_training.compile_arguments", "Trainer._compile_config", of="keras")
+def test_what_a_model_was_compiled_with_is_known(model):
+    known = keras_training.compile_arguments(model)
+    assert (known["loss"], known["metrics"]) == ("mse", ["mae"])
+    assert set(known) <= {*inspect.signature(keras.Model.compile).parameters}
 
 
 @canary("keras_training.flush", "CallbackList._flush_futures", of="keras")

@@ -24,6 +24,7 @@ COMMANDS = (
     "report",
     "run",
     "runs",
+    "slim",
     "top",
     "verify",
 )

@@ -121,16 +121,23 @@ def output_structure(model: Any) -> Any:
     return functional_of(model)._outputs_struct
 
 
-def run_through(model: Any, inputs: Any, visit: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> Any:
+def run_through(
+    model: Any,
+    inputs: Any,
+    visit: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any],
+    *,
+    into_nested: bool = True,
+) -> Any:
     """Goes through a functional model and those nested in it, whatever stands for its tensors.
 
     Args:
         inputs: What stands for the model's inputs, in their structure.
         visit: Gives what stands for the outputs of a layer or an operation that is called with such arguments.
+        into_nested: Whether to visit the layers of nested models, rather than a nested model as a layer.
     """
 
     def call(operation: Any) -> Any:
-        if functional_of(operation) is not None:
+        if into_nested and functional_of(operation) is not None:
             return lambda *args, **_: run_through(operation, args[0], visit)
         return lambda *args, **kwargs: visit(operation, args, kwargs)
 

@@ -80,6 +80,11 @@ def compiled_mark(model: Any) -> Any:
     return model._loss_tracker
 
 
+def compile_arguments(model: Any) -> dict[str, Any]:
+    """What `compile` was called with, as objects: its own `get_compile_config` needs every function registered."""
+    return dict(model._compile_config.config)
+
+
 def kept_steps(model: Any) -> dict[Any, Any]:
     """Where steps that were compiled for a model are kept until its next `compile()`, as Keras keeps its own."""
     mark = compiled_mark(model)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # a budget is shown without importing TensorFlow
     from memfit.data.linting.findings import Findings
     from memfit.estimation.estimate import Estimate
     from memfit.planning.plan import Plan
+    from memfit.slimming.slimmed import Slimmed
     from memfit.training.monitoring.record import MemoryRecord
     from memfit.training.records.record import RunRecord
     from memfit.training.run import Run
@@ -99,6 +100,21 @@ def _show_plan(plan: "Plan") -> Html:
     )
 
 
+def _show_slimmed(slimmed: "Slimmed") -> Html:
+    known, *rows = slimmed.cells
+    faint = [element("span", cell, class_="mf-faint") for cell in known]
+    named = [[element("span", row[0], style="white-space:nowrap"), *row[1:]] for row in rows]
+    level = "mf-good" if slimmed.fitting else "mf-warn"
+    return join(
+        [
+            element("p", f"Variants at batch {slimmed.batch_size}", class_="mf-title"),
+            element("p", slimmed.verdict, class_=level) if slimmed.verdict else None,
+            table([faint, *named], head=slimmed.head, right=range(1, len(known))),
+            _fold("what to know of them", join([element("p", remark) for remark in slimmed.remarks])),
+        ]
+    )
+
+
 def _show_run(run: "Run") -> Html:
     if run.record is not None and run.record.exists():
         from memfit.training.records.files import read_record
@@ -170,4 +186,5 @@ _VIEWS: dict[str, Callable[[Any], Html]] = {
     "Plan": _show_plan,
     "Run": _show_run,
     "RunRecord": _show_record,
+    "Slimmed": _show_slimmed,
 }

@@ -1,0 +1,1 @@
+"""Other networks for the same job, compared honestly."""
