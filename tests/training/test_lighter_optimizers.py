@@ -133,7 +133,8 @@ def test_a_plan_with_8_bit_moments_is_measured_as_predicted_and_hands_adam_back(
     assert not events
     assert name == "Adam"
     assert "int8" not in kinds
-    assert measured == pytest.approx(plan.predicted, rel=0.05)
+    # Predicted for a memory that is tight; here is more, so that fewer gaps between tensors are filled.
+    assert 0.9 * plan.predicted <= measured <= 1.02 * plan.predicted
     np.testing.assert_allclose(losses, in_arena(train, None, memory="1GiB")[1], rtol=0.02)
 
 
