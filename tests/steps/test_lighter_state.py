@@ -1,6 +1,9 @@
 """The user's own optimizer with a lighter state for a while: the same object, and its own state afterwards."""
 
+import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +151,23 @@ def test_where_there_is_no_memory_to_give_it_back_it_goes_on_with_less() -> None
     assert "int8" in light
     assert "int8" not in kinds
     assert finite
+
+
+def test_a_process_without_keras_reads_and_shows_a_recipe_and_does_not_apply_it() -> None:
+    written = json.dumps(
+        Recipe(changes=(LighterState("8-bit moments"), MixedPrecision("mixed_bfloat16"))).to_json()
+    )
+    code = (
+        "import json, sys; from memfit.steps.recipe import Recipe\n"
+        "recipe = Recipe.from_json(json.loads(sys.argv[1]))\n"
+        "assert 'keras' not in sys.modules; print(recipe); print(json.dumps(recipe.to_json()))\n"
+        "try: recipe.changes[0].applied(None)\n"
+        "except Exception as error: print(error)"
+    )
+    command = [sys.executable, "-c", code, written]
+    shown, again, refused = subprocess.run(
+        command, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert "8-bit moments, mixed_bfloat16" in shown
+    assert json.loads(again) == json.loads(written)
+    assert refused.startswith("A plan can be used where its changes are known. Received: 'optimizer state'.")

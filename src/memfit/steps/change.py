@@ -1,11 +1,16 @@
 """Changes to a model for the length of a training, as plain data that a recipe holds."""
 
+import sys
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from importlib import import_module
 from typing import Any, ClassVar
 
 from memfit.errors import InvalidInput
+
+# Where memfit's own changes are defined. They import Keras, which a process that only shows them does without.
+_HOMES = ("memfit.steps.precision", "memfit.steps.lighter_state")
 
 
 class Change(ABC):
@@ -32,15 +37,44 @@ class Change(ABC):
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Change":
-        """Reads what `to_json` returned.
-
-        Raises:
-            InvalidInput: If its kind is not known here.
-        """
+        """Reads what `to_json` returned; what is unknown here is kept as it was written, and cannot be applied."""
         settings = dict(data)
         kind = settings.pop("kind")
+        if kind not in Change._kinds and "keras" in sys.modules:
+            for module in _HOMES:
+                import_module(module)
         if kind not in Change._kinds:
-            raise InvalidInput(
-                f"A recipe's changes are of the kinds {', '.join(sorted(Change._kinds))}", received=kind
-            )
+            return Unread(kind, tuple(settings.items()))
         return Change._kinds[kind](**settings)
+
+
+@dataclass(frozen=True)
+class Unread(Change):
+    """A change in a process that only shows plans and records, without Keras or the lever that made it.
+
+    Attributes:
+        of: Its kind.
+        settings: Its settings, as they were written.
+    """
+
+    of: str
+    settings: tuple[tuple[str, Any], ...]
+
+    def applied(self, model: Any) -> AbstractContextManager[None]:
+        """Refuses.
+
+        Raises:
+            InvalidInput: Always.
+        """
+        raise InvalidInput(
+            "A plan can be used where its changes are known",
+            received=self.of,
+            remedy="Import the lever that made it before you read the plan",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what was read."""
+        return {"kind": self.of, **dict(self.settings)}
+
+    def __str__(self) -> str:
+        return ", ".join(str(value) for _, value in self.settings) or self.of
