@@ -17,11 +17,11 @@ layers = keras.layers
 
 
 def network() -> keras.Model:
-    """Large activations and few weights, kernels of 1: quick, and alike in every run."""
+    """Many activations of a MiB each, so that one more or less alive matters little; kernels of 1: quick."""
     keras.utils.set_random_seed(0)
-    inputs = keras.Input((64, 64, 3))
+    inputs = keras.Input((32, 32, 3))
     x = layers.Conv2D(16, 1, activation="relu", name="stem")(inputs)
-    for number in range(2):
+    for number in range(8):
         y = layers.Conv2D(16, 1, name=f"conv{number}")(x)
         x = layers.ReLU()(layers.BatchNormalization()(y))
     x = layers.Dense(64, activation="relu")(layers.GlobalAveragePooling2D()(x))
@@ -32,7 +32,7 @@ def network() -> keras.Model:
 
 def samples(count: int) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
-    return random.normal(size=(count, 64, 64, 3)).astype("float32"), random.integers(0, 4, count)
+    return random.normal(size=(count, 32, 32, 3)).astype("float32"), random.integers(0, 4, count)
 
 
 def measure(name: str) -> int:
@@ -61,9 +61,7 @@ def made() -> Slimmed:
 def test_the_predicted_peak_of_a_variant_is_what_the_allocator_measures(made, name):
     figure = made[name].peak
     assert (figure.known, figure.source) == ("predicted", "a recorded step")
-    # Two steps are recorded side by side, and a busy machine runs ops in another order: of a step of nine tensors,
-    # two more may be alive. How close peaks are is measured by `make bench-slim`.
-    assert figure.value == pytest.approx(in_arena(measure, name, memory="1GiB"), rel=0.3)
+    assert figure.value == pytest.approx(in_arena(measure, name, memory="1GiB"), rel=0.08)
 
 
 def test_every_figure_says_how_it_is_known_and_words_say_what_saves_nothing(made):
@@ -108,7 +106,7 @@ def test_where_the_time_is_up_peaks_come_from_shapes_and_variants_are_combined_w
 def test_bad_input_is_refused_in_a_sentence():
     model = network()
     with pytest.raises(
-        memfit.InvalidInput, match=r"A sample has the shape of the model's input, \(None, 64, 64, 3\)"
+        memfit.InvalidInput, match=r"A sample has the shape of the model's input, \(None, 32, 32, 3\)"
     ):
         memfit.slim(model, data=np.zeros((4, 16, 16, 3)))
     with pytest.raises(memfit.InvalidInput, match="not a size of memory"):

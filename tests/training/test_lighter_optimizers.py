@@ -133,8 +133,8 @@ def test_a_plan_with_8_bit_moments_is_measured_as_predicted_and_hands_adam_back(
     assert not events
     assert name == "Adam"
     assert "int8" not in kinds
-    # Predicted for a memory that is tight; here is more, so that fewer gaps between tensors are filled.
-    assert 0.9 * plan.predicted <= measured <= 1.02 * plan.predicted
+    # `plan.predicted` counts gaps that a tight memory has; here is more, to give Adam its state back.
+    assert measured == pytest.approx(plan.timeline.peak, rel=0.05)
     np.testing.assert_allclose(losses, in_arena(train, None, memory="1GiB")[1], rtol=0.02)
 
 
