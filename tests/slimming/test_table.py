@@ -6,8 +6,10 @@ import re
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import memfit
+from memfit.slimming.closeness import take_sample
 from memfit.slimming.comparing import Job, compare
 from memfit.slimming.slimmed import Figure, Slimmed, SlimRow
 from memfit.slimming.variants import list_variants
@@ -171,3 +173,15 @@ def test_carried_over_weights_beat_random_ones_after_two_epochs_on_digits(traine
     random.compile("adam", "sparse_categorical_crossentropy", jit_compile=False)
     assert random.count_params() == carried.count_params() < trained.count_params()
     assert loss_after_two_epochs(carried) < 0.8 * loss_after_two_epochs(random)
+
+
+def test_a_sample_of_a_dataset_does_not_move_its_order_on() -> None:
+    def batches() -> tf.data.Dataset:
+        numbers = np.arange(40, dtype="float32")[:, None]
+        return tf.data.Dataset.from_tensor_slices((numbers, numbers)).shuffle(40, seed=1).batch(8)
+
+    model = keras.Sequential([keras.Input((1,)), layers.Dense(1)])
+    looked, plain = batches(), batches()
+    assert take_sample(model, looked).shape == (8, 1)
+    for one, two in zip(looked, plain, strict=True):
+        np.testing.assert_array_equal(one[0], two[0])

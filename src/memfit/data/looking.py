@@ -58,16 +58,7 @@ def _look_at_dataset(data: Any, careful: bool, seconds: float) -> Shapes:
         raise CannotTell(f"This dataset cannot be looked at before it is trained: {why_not}", remedy=remedy)
     if any(tf_datasets.shuffle_seeds(part) is not None for part in parts):
         assumed.append("it is shuffled: a later epoch may put its longest samples into other batches")
-    if any(tf_datasets.reshuffles(part) and any(tf_datasets.shuffle_seeds(part) or ()) for part in parts):
-        held = sum(
-            tensor.shape.num_elements() * tensor.dtype.size for tensor in tf_datasets.source_tensors(single)
-        )
-        if held > _COPIED:
-            raise CannotTell(
-                "This dataset cannot be looked at: it shuffles by a seed, and its arrays are too large to copy",
-                remedy=_REMEDY,
-            )
-        single = tf_datasets.with_own_order(single)
+    single = keep_order(single)
     if any(isinstance(leaf, tf.RaggedTensorSpec) for leaf in tf.nest.flatten(single.element_spec)):
         assumed.append("a ragged batch is taken to be as long as its longest row everywhere")
     cardinality = int(single.cardinality())
@@ -75,6 +66,26 @@ def _look_at_dataset(data: Any, careful: bool, seconds: float) -> Shapes:
     return tally(
         _read(single, seconds), example, cardinality if cardinality >= 0 else None, seconds, *assumed
     )
+
+
+def keep_order(dataset: Any) -> Any:
+    """Returns a dataset that can be read without moving the order of the given one on.
+
+    Raises:
+        CannotTell: If its arrays are too large to copy.
+    """
+    parts = tf_datasets.dataset_parts(dataset)
+    if not any(tf_datasets.reshuffles(part) and any(tf_datasets.shuffle_seeds(part) or ()) for part in parts):
+        return dataset
+    held = sum(
+        tensor.shape.num_elements() * tensor.dtype.size for tensor in tf_datasets.source_tensors(dataset)
+    )
+    if held > _COPIED:
+        raise CannotTell(
+            "This dataset cannot be looked at: it shuffles by a seed, and its arrays are too large to copy",
+            remedy=_REMEDY,
+        )
+    return tf_datasets.with_own_order(dataset)
 
 
 def _read(dataset: Any, seconds: float) -> Iterator[Sequence[BatchShape]]:

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from memfit.compat.keras_layers import functional_of
+from memfit.data.looking import keep_order
 from memfit.data.peeking import FirstBatch, first_batch, is_generator
 from memfit.errors import InvalidInput
 
@@ -63,7 +64,7 @@ def _inputs_in(data: Any) -> Any:
     if data is None or is_generator(data):
         return None
     if hasattr(data, "element_spec"):
-        data = next(iter(data.take(1)))
+        data = next(iter(keep_order(data).take(1)))
     if isinstance(data, tuple):
         return _inputs_in(data[0]) if data and not hasattr(data[0], "shape") else (data[0] if data else None)
     if isinstance(data, list | Mapping) or hasattr(data, "shape"):
