@@ -6,7 +6,7 @@ COMPILER := .venv-gpu-compiler
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help benchmarks-page demo dist test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-slim bench-trials bench-zoo chaos fuzz fuzz-peaks format clean
+.PHONY: help benchmarks-page demo dist test test-all test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-slim bench-trials bench-zoo chaos fuzz fuzz-peaks format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -23,7 +23,10 @@ demo: $(VENV)/installed  ## train in a small arena: stock Keras, then memfit
 # Three workers for two cores: TensorFlow waits 10 s before it fails an allocation. tests/conftest.py has the order.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
-test: $(VENV)/installed  ## all tests (CI runs them, and `make check`)
+test: $(VENV)/installed  ## the tests (CI runs them, and `make check`), but for those of tests/slow.txt
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+
+test-all: $(VENV)/installed  ## all tests
 	@$(BIN)/python -m pytest $(PARALLEL)
 
 $(OLDEST)/installed: pyproject.toml constraints-oldest.txt
