@@ -56,7 +56,7 @@ def test_the_public_face_stays_small() -> None:
 
 
 def test_the_tests_listed_as_slow_exist() -> None:
-    for line in (ROOT / "tests" / "slow.txt").read_text().splitlines():
+    for line in (_ROOT / "tests" / "slow.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             file, _, test = line.partition("::")
-            assert f"def {test.partition('[')[0]}" in (ROOT / "tests" / file).read_text(), line
+            assert f"def {test.partition('[')[0]}" in (_ROOT / "tests" / file).read_text(), line
