@@ -19,7 +19,7 @@ from memfit.survival.flags import as_flags
 from memfit.survival.intercepting import intercept
 from memfit.survival.scripts import after_import, run_script
 from memfit.survival.seeding import seed_what_is_unseeded
-from memfit.survival.settings import ProcessSettings
+from memfit.survival.settings import OUTCOME, ProcessSettings, name_of_rank
 
 if TYPE_CHECKING:
     from memfit.survival.supervised_runner import SupervisedRunner
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from memfit.training.records.recorder import Recorder
 
 SETTINGS = "MEMFIT_RUN"  # the environment variable in which the supervisor passes its settings
-OUTCOME = "outcome"  # the file in which this process says that memory ended it
 _DIE_WITH_PARENT = 1  # prctl(2): PR_SET_PDEATHSIG
 _PACKAGE = str(Path(__file__).parents[1])
 
@@ -163,7 +162,8 @@ class _Process:
         if _is_of("memfit.survival.supervision", "Stopped", error):
             sys.exit(self._stopped_by + 128)
         if _ran_out_of_memory(error):
-            (Path(self._settings.directory) / OUTCOME).write_text("memory")
+            name = name_of_rank(OUTCOME, self._settings.rank)
+            (Path(self._settings.directory) / name).write_text("memory")
         trace = error.__traceback__
         while trace is not None and _is_memfit(trace):
             trace = trace.tb_next
