@@ -1,14 +1,19 @@
 """What the processes of a job do together, by TensorFlow's own collectives: sums, rows, having the same state."""
 
 import json
+import os
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from memfit.errors import InvalidInput
+from memfit.compat import tf_clusters
+from memfit.errors import InvalidInput, in_one_line
+from memfit.scaling.cluster import Cluster, find_cluster
 
 # In a sum of some KiB the death of a peer is noticed at once, in a tiny one only by missing heartbeats (9 s).
 _LEAST = 1024
+_SILENCE = 8.0  # seconds: a rank that stands still is missed within 10
+_ARRIVAL = 600.0  # seconds: a scheduler may start the last rank minutes after the first
 
 
 class Ranks:
@@ -116,12 +121,18 @@ def join_cluster() -> Ranks | None:
     """Joins the job that this process belongs to, the first time it is called; None where it belongs to none.
 
     Raises:
-        InvalidInput: If TensorFlow has run something before: collectives are set up when it starts.
+        InvalidInput: If TensorFlow has run something before: collectives are set up when it starts. If this rank's
+            port is in use, or other ranks do not come.
     """
-    from memfit.scaling.cluster import find_cluster
+    cluster = find_cluster()
+    return None if cluster is None else _join(cluster)
 
-    if find_cluster() is None:
-        return None
+
+def _join(cluster: Cluster) -> Ranks:
+    import tensorflow as tf
+
+    os.environ["TF_CONFIG"] = cluster.to_tf_config()  # a chief is rank 0, nothing else
+    tf_clusters.limit_waiting(cluster.count, silence=_SILENCE, arrival=_ARRIVAL)
     try:
         return Ranks()
     except RuntimeError as error:
@@ -129,6 +140,13 @@ def join_cluster() -> Ranks | None:
             "A process joins its cluster before anything else of TensorFlow",
             received=str(error).strip(),
             remedy="Start the script by `memfit run script.py`, which joins first",
+        ) from error
+    except tf.errors.OpError as error:
+        raise InvalidInput(
+            f"All {cluster.count} ranks have to be there within {_ARRIVAL:.0f} s, each at its own address",
+            received=f"rank {cluster.rank} at {cluster.addresses[cluster.rank]}: {in_one_line(error)}",
+            remedy="Look whether that port is in use, and whether each rank was started and reaches rank 0 at "
+            + cluster.addresses[0],
         ) from error
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memfit.scaling.cluster import find_cluster
 from memfit.survival.custom_loops import before_first_update
 from memfit.survival.flags import as_flags
 from memfit.survival.intercepting import intercept
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str]) -> None:
     _log_to_stderr(settings.verbose)
     seed_what_is_unseeded(settings.seed)
     process = _Process(settings)
+    if find_cluster() is not None:
+        after_import("tensorflow", process.join_before_start)
     after_import("keras", process.route_through_memfit)
     if settings.watch:
         after_import("numpy", lambda module: process.watch())
@@ -78,6 +81,29 @@ class _Process:
         for name in ("fit", "evaluate", "predict"):
             intercept(keras.Model, name, functools.partial(self._route, name))
         before_first_update(keras, self._script, self._record_loop)
+
+    def join_before_start(self, tensorflow: Any) -> None:
+        """Lets this process join its job right before TensorFlow starts, unless a strategy of the script's does.
+
+        Args:
+            tensorflow: The module, just imported.
+        """
+        from memfit.compat.tf_clusters import before_start
+        from memfit.scaling.communicator import join_cluster
+
+        def join() -> None:
+            if not self._forked:
+                join_cluster()
+
+        forget = before_start(join)
+        strategy = tensorflow.distribute.MultiWorkerMirroredStrategy
+
+        def leave_to_strategy(original: Callable[..., Any], this: Any, **arguments: Any) -> None:
+            forget()
+            restore()
+            original(this, **arguments)
+
+        restore = intercept(strategy, "__init__", leave_to_strategy)
 
     def watch(self) -> None:
         """Begins to look for leaks, once NumPy is there: TensorFlow reads nothing of the environment before."""
