@@ -49,9 +49,7 @@ def limit_waiting(count: int, *, silence: float, arrival: float) -> None:
         silence: Seconds without a heartbeat after which a worker counts as gone.
         arrival: Seconds in which all workers have to be there.
     """
-    from tensorflow.core.protobuf import coordination_config_pb2
-
-    job = coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=count)
+    job = _eager().coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=count)
     _eager().context().configure_coordination_service(
         service_type="standalone",
         service_leader="/job:worker/task:0",

@@ -90,6 +90,9 @@ class _Process:
         """
         from memfit.compat.tf_clusters import before_start
         from memfit.scaling.communicator import join_cluster
+        from memfit.scaling.survivors import register_keeper
+
+        register_keeper(lambda: None)  # before the first training there is nothing to keep
 
         def join() -> None:
             if not self._forked:

@@ -13,6 +13,7 @@ from memfit.errors import InvalidInput, MemfitError
 from memfit.planning.does_not_fit import DoesNotFit
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.plan import Plan
+from memfit.scaling.survivors import register_keeper
 from memfit.survival.resuming import ResumingCallbacks
 from memfit.survival.settings import name_of_rank, record_id
 from memfit.survival.stream_teller import StreamTeller
@@ -42,6 +43,7 @@ class SupervisedRunner:
         self._keras_fit = keras_fit or keras.Model.fit
         self._call = -1  # number of the fit() in the script
         self._is_known = False  # whether an earlier process has told its plan
+        register_keeper(supervision.keep_state)
 
     def begin(self, model: keras.Model, arguments: Mapping[str, Any]) -> None:
         """Counts the calls of fit()."""
@@ -110,7 +112,7 @@ class SupervisedRunner:
                 history = self._keras_fit(model, **{**arguments, "callbacks": callbacks})
             callbacks.end()
         finally:
-            supervision.training = False
+            supervision.training, supervision.snapshot = False, None
         return history
 
     def _plan_before(self, model: keras.Model) -> Plan | None:

@@ -3,10 +3,12 @@
 import contextlib
 import mmap
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 from memfit.survival.checkpoint_files import Checkpoint, TornCheckpoint, read
 from memfit.survival.checkpoints import CheckpointWriter, read_latest
+from memfit.survival.kept_states import keep
 from memfit.survival.settings import POSITION, ProcessSettings, name_of_rank
 
 _POSITION = struct.Struct("<qqq")
@@ -52,6 +54,8 @@ class Supervision:
         writes: Whether this process does: of several ranks only rank 0, as all have the same state.
         position: Where the batch is noted that is being trained.
         reached: The last checkpoint of an earlier process; None once it is put back, or where there is none.
+        snapshot: Returns the state of the fit() that is running, as of its last whole batch; None where it cannot
+            be gone on from there, or none is running.
         training: Whether a fit() is running.
         stopping: Whether the process was asked to end.
     """
@@ -64,6 +68,7 @@ class Supervision:
         self.writes = settings.rank == 0
         self.position = PositionFile(self.directory / name_of_rank(POSITION, settings.rank))
         self.reached = read_latest(self.directory)
+        self.snapshot: Callable[[], Checkpoint | None] | None = None
         self.training = self.stopping = False
 
     def has_finished(self, call: int) -> bool:
@@ -83,6 +88,13 @@ class Supervision:
         """The last checkpoint, if it lies in this call of fit()."""
         checkpoint = self.reached
         return checkpoint if checkpoint is not None and checkpoint.facts["call"] == call else None
+
+    def keep_state(self) -> None:
+        """Keeps the state of this rank, because another one is lost."""
+        self.writer.wait()
+        checkpoint = None if self.snapshot is None else self.snapshot()
+        if checkpoint is not None:
+            keep(checkpoint, self.directory, self.settings.rank)
 
     def ask_to_stop(self) -> bool:
         """Lets a fit() that is running end after the next batch, with a checkpoint; False where none is running."""
