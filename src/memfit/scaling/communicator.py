@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from memfit.errors import InvalidInput
+from memfit.scaling.cluster import Cluster, find_cluster
 
 # In a sum of some KiB the death of a peer is noticed at once, in a tiny one only by missing heartbeats (9 s).
 _LEAST = 1024
@@ -21,13 +22,12 @@ class Ranks:
         count: How many processes there are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         import tensorflow as tf
 
         # It reads TF_CONFIG, and has to be there before TensorFlow has run anything.
         self._strategy = tf.distribute.MultiWorkerMirroredStrategy()
-        self.rank = int(self._strategy.cluster_resolver.task_id or 0)
-        self.count = int(self._strategy.num_replicas_in_sync)
+        self.rank, self.count = cluster.rank, cluster.count
 
     def sum(self, tensors: Sequence[Any]) -> list[Any]:
         """Returns the sums over all ranks, one tensor after the other: beside them only one is in the way."""
@@ -118,12 +118,11 @@ def join_cluster() -> Ranks | None:
     Raises:
         InvalidInput: If TensorFlow has run something before: collectives are set up when it starts.
     """
-    from memfit.scaling.cluster import find_cluster
-
-    if find_cluster() is None:
+    cluster = find_cluster()
+    if cluster is None:
         return None
     try:
-        return Ranks()
+        return Ranks(cluster)
     except RuntimeError as error:
         raise InvalidInput(
             "A process joins its cluster before anything else of TensorFlow",
