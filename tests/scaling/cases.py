@@ -66,9 +66,14 @@ class _Added(layers.Layer):
 def _outputs() -> Any:
     inputs = keras.Input((6,))
     hidden = _Added()(layers.Dense(5, "tanh", activity_regularizer="l2", kernel_regularizer="l2")(inputs))
-    model = keras.Model(inputs, {"a": layers.Dense(1, name="a")(hidden), "b": layers.Dense(2, name="b")(hidden)})
+    model = keras.Model(
+        inputs, {"a": layers.Dense(1, name="a")(hidden), "b": layers.Dense(2, name="b")(hidden)}
+    )
     model.compile(
-        keras.optimizers.SGD(0.1), {"a": "mse", "b": "mae"}, loss_weights={"a": 0.7, "b": 2.0}, metrics={"a": ["mae"]}
+        keras.optimizers.SGD(0.1),
+        {"a": "mse", "b": "mae"},
+        loss_weights={"a": 0.7, "b": 2.0},
+        metrics={"a": ["mae"]},
     )
     x, y = _data(50)
     return model, {"x": x, "y": {"a": y, "b": np.hstack([y, -y])}, "batch_size": 15, "shuffle": False}
@@ -105,7 +110,13 @@ def _classes() -> Any:
     model.compile(keras.optimizers.Adam(0.1), "sparse_categorical_crossentropy", metrics=["accuracy"])
     x, y = _data()
     labels = (y[:, 0] > 0).astype(int) + (y[:, 0] > 1)
-    return model, {"x": x, "y": labels, "batch_size": 15, "class_weight": {0: 1.0, 1: 3.0, 2: 0.5}, "shuffle": True}
+    return model, {
+        "x": x,
+        "y": labels,
+        "batch_size": 15,
+        "class_weight": {0: 1.0, 1: 3.0, 2: 0.5},
+        "shuffle": True,
+    }
 
 
 def _validated() -> Any:

@@ -1,15 +1,19 @@
 """What the processes of a job do together, by TensorFlow's own collectives: sums, rows, having the same state."""
 
 import json
+import os
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from memfit.errors import InvalidInput
+from memfit.compat import tf_clusters
+from memfit.errors import InvalidInput, in_one_line
 from memfit.scaling.cluster import Cluster, find_cluster
 
 # In a sum of some KiB the death of a peer is noticed at once, in a tiny one only by missing heartbeats (9 s).
 _LEAST = 1024
+_SILENCE = 8.0  # seconds: a rank that stands still is missed within 10
+_ARRIVAL = 600.0  # seconds: a scheduler may start the last rank minutes after the first
 
 
 class Ranks:
@@ -28,6 +32,7 @@ class Ranks:
         # It reads TF_CONFIG, and has to be there before TensorFlow has run anything.
         self._strategy = tf.distribute.MultiWorkerMirroredStrategy()
         self.rank, self.count = cluster.rank, cluster.count
+        self._traced: dict[Any, Any] = {}
 
     def sum(self, tensors: Sequence[Any]) -> list[Any]:
         """Returns the sums over all ranks, one tensor after the other: beside them only one is in the way."""
@@ -53,15 +58,18 @@ class Ranks:
 
     def gather(self, value: Any) -> list[Any]:
         """Returns the values of all ranks, anything that JSON can write, in the order of the ranks."""
-        import tensorflow as tf
+        import numpy as np
 
-        mine = tf.constant(list(json.dumps(value).encode()), tf.int32)
-        lengths = self.joined(tf.size(mine)[None]).numpy()
-        texts = self.joined(mine).numpy()
-        ends = lengths.cumsum()
+        text = np.frombuffer(json.dumps(value).encode(), np.uint8).astype(np.int64)
+        lengths = np.zeros(self.count, np.int64)
+        lengths[self.rank] = len(text)
+        lengths = self._sum_integers(lengths).numpy()
+        texts = np.zeros((self.count, lengths.max()), np.int64)
+        texts[self.rank, : len(text)] = text
+        texts = self._sum_integers(texts.reshape(-1)).numpy().reshape(texts.shape)
         return [
-            json.loads(bytes(texts[end - length : end].astype("uint8")))
-            for end, length in zip(ends, lengths, strict=True)
+            json.loads(bytes(row[:length].astype(np.uint8)))
+            for row, length in zip(texts, lengths, strict=True)
         ]
 
     def agree(self, name: str, value: Any) -> None:
@@ -100,9 +108,19 @@ class Ranks:
         mine = steps.index(newest) == self.rank
         for variable in state:
             bits = _as_integers(variable.read_value())
-            sent = self.sum([bits if mine else tf.zeros_like(bits)])[0]
-            variable.assign(_from_integers(sent, variable.dtype))
+            sent = self._sum_integers(tf.reshape(bits if mine else tf.zeros_like(bits), [-1]))
+            variable.assign(_from_integers(tf.reshape(sent, tf.shape(bits)), variable.dtype))
         return int(newest)
+
+    def _sum_integers(self, numbers: Any) -> Any:
+        """Returns the sums of a vector's whole numbers; traced once for vectors of any length."""
+        import tensorflow as tf
+
+        numbers = tf.convert_to_tensor(numbers)
+        if numbers.dtype not in self._traced:
+            spec = tf.TensorSpec([None], numbers.dtype)
+            self._traced[numbers.dtype] = tf.function(self.sum_small, input_signature=[spec], autograph=False)
+        return self._traced[numbers.dtype](numbers)
 
     def _together(self, function: Any, tensor: Any) -> Any:
         import tensorflow as tf
@@ -116,11 +134,18 @@ def join_cluster() -> Ranks | None:
     """Joins the job that this process belongs to, the first time it is called; None where it belongs to none.
 
     Raises:
-        InvalidInput: If TensorFlow has run something before: collectives are set up when it starts.
+        InvalidInput: If TensorFlow has run something before: collectives are set up when it starts. If this rank's
+            port is in use, or other ranks do not come.
     """
     cluster = find_cluster()
-    if cluster is None:
-        return None
+    return None if cluster is None else _join(cluster)
+
+
+def _join(cluster: Cluster) -> Ranks:
+    import tensorflow as tf
+
+    os.environ["TF_CONFIG"] = cluster.to_tf_config()  # a chief is rank 0, nothing else
+    tf_clusters.limit_waiting(cluster.count, silence=_SILENCE, arrival=_ARRIVAL)
     try:
         return Ranks(cluster)
     except RuntimeError as error:
@@ -128,6 +153,13 @@ def join_cluster() -> Ranks | None:
             "A process joins its cluster before anything else of TensorFlow",
             received=str(error).strip(),
             remedy="Start the script by `memfit run script.py`, which joins first",
+        ) from error
+    except tf.errors.OpError as error:
+        raise InvalidInput(
+            f"All {cluster.count} ranks have to be there within {_ARRIVAL:.0f} s, each at its own address",
+            received=f"rank {cluster.rank} at {cluster.addresses[cluster.rank]}: {in_one_line(error)}",
+            remedy="Look whether that port is in use, and whether each rank was started and reaches rank 0 at "
+            + cluster.addresses[0],
         ) from error
 
 

@@ -1,8 +1,8 @@
 """When another rank is lost: this rank keeps its state and ends, so that all of them can be started again.
 
 TensorFlow's collectives are gone for good in a process whose peer died ("Restart your program to reset"), but its
-variables are whole: an update is only begun with a complete sum. So the step is rolled back, the state is written by
-whoever runs this process (`memfit run`), and the process ends. Any one survivor is a full checkpoint.
+variables are whole: an update is only begun with a complete sum. So the step is rolled back, the state is written
+by whoever runs this process (`memfit run`), and the process ends. Any one survivor is a full checkpoint.
 """
 
 import logging

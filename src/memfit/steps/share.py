@@ -52,7 +52,7 @@ class Share:
         self.of.assign(of)
         if divisors is not None and self.divisors is None:
             with tf.device("CPU:0"):
-                self.divisors = tf.Variable(divisors, trainable=False)
+                self.divisors = tf.Variable(divisors, trainable=False, dtype=tf.float64)
         elif divisors is not None:
             assert self.divisors is not None
             self.divisors.assign(divisors)

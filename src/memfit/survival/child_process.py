@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memfit.scaling.cluster import find_cluster
 from memfit.survival.custom_loops import before_first_update
 from memfit.survival.flags import as_flags
 from memfit.survival.intercepting import intercept
 from memfit.survival.scripts import after_import, run_script
 from memfit.survival.seeding import seed_what_is_unseeded
-from memfit.survival.settings import ProcessSettings
+from memfit.survival.settings import OUTCOME, ProcessSettings, name_of_rank
 
 if TYPE_CHECKING:
     from memfit.survival.supervised_runner import SupervisedRunner
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from memfit.training.records.recorder import Recorder
 
 SETTINGS = "MEMFIT_RUN"  # the environment variable in which the supervisor passes its settings
-OUTCOME = "outcome"  # the file in which this process says that memory ended it
 _DIE_WITH_PARENT = 1  # prctl(2): PR_SET_PDEATHSIG
 _PACKAGE = str(Path(__file__).parents[1])
 
@@ -40,6 +40,8 @@ def main(arguments: Sequence[str]) -> None:
     _log_to_stderr(settings.verbose)
     seed_what_is_unseeded(settings.seed)
     process = _Process(settings)
+    if find_cluster() is not None:
+        after_import("tensorflow", process.join_before_start)
     after_import("keras", process.route_through_memfit)
     if settings.watch:
         after_import("numpy", lambda module: process.watch())
@@ -79,6 +81,29 @@ class _Process:
         for name in ("fit", "evaluate", "predict"):
             intercept(keras.Model, name, functools.partial(self._route, name))
         before_first_update(keras, self._script, self._record_loop)
+
+    def join_before_start(self, tensorflow: Any) -> None:
+        """Lets this process join its job right before TensorFlow starts, unless a strategy of the script's does.
+
+        Args:
+            tensorflow: The module, just imported.
+        """
+        from memfit.compat.tf_clusters import before_start
+        from memfit.scaling.communicator import join_cluster
+
+        def join() -> None:
+            if not self._forked:
+                join_cluster()
+
+        forget = before_start(join)
+        strategy = tensorflow.distribute.MultiWorkerMirroredStrategy
+
+        def leave_to_strategy(original: Callable[..., Any], this: Any, **arguments: Any) -> None:
+            forget()
+            restore()
+            original(this, **arguments)
+
+        restore = intercept(strategy, "__init__", leave_to_strategy)
 
     def watch(self) -> None:
         """Begins to look for leaks, once NumPy is there: TensorFlow reads nothing of the environment before."""
@@ -163,7 +188,8 @@ class _Process:
         if _is_of("memfit.survival.supervision", "Stopped", error):
             sys.exit(self._stopped_by + 128)
         if _ran_out_of_memory(error):
-            (Path(self._settings.directory) / OUTCOME).write_text("memory")
+            name = name_of_rank(OUTCOME, self._settings.rank)
+            (Path(self._settings.directory) / name).write_text("memory")
         trace = error.__traceback__
         while trace is not None and _is_memfit(trace):
             trace = trace.tb_next

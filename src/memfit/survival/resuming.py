@@ -193,7 +193,9 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
             self._seek(self._before)
             return
         writer = self._supervision.writer
-        if writer.save_now(self._checkpoint(self._epoch + 1, 0, {}), finished_name(self._call)):
+        if self._supervision.writes and writer.save_now(
+            self._checkpoint(self._epoch + 1, 0, {}), finished_name(self._call)
+        ):
             writer.forget()
         if self._supervision.stopping:
             raise Stopped
@@ -220,7 +222,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
 
     def _save_if_due(self, epoch: int, batch: int, logs: Any) -> None:
         stopping, writer = self._supervision.stopping, self._supervision.writer
-        possible = batch == 0 or self._feed.reproducible
+        possible = self._supervision.writes and (batch == 0 or self._feed.reproducible)
         if possible and (stopping or writer.is_due()):
             begun = time.monotonic()
             checkpoint = self._checkpoint(epoch, batch, logs)

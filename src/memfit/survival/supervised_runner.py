@@ -14,7 +14,7 @@ from memfit.planning.does_not_fit import DoesNotFit
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.plan import Plan
 from memfit.survival.resuming import ResumingCallbacks
-from memfit.survival.settings import record_id
+from memfit.survival.settings import name_of_rank, record_id
 from memfit.survival.stream_teller import StreamTeller
 from memfit.survival.supervision import Supervision
 from memfit.training.feeding import Feed, feed
@@ -122,7 +122,8 @@ class SupervisedRunner:
         return plan if plan is not None and plan.model == fingerprint(model) else None
 
     def _plan_file(self) -> Path:
-        return self.supervision.directory / f"plan-{self._call:03d}.json"
+        name = name_of_rank(f"plan-{self._call:03d}", self.supervision.settings.rank)
+        return self.supervision.directory / f"{name}.json"
 
 
 def _with_repeatable_order(arguments: Mapping[str, Any], seed: int) -> tuple[dict[str, Any], Feed]:

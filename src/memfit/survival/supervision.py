@@ -1,12 +1,13 @@
 """What a process that `memfit run` started knows: where its checkpoints are, and how far an earlier one came."""
 
+import contextlib
 import mmap
 import struct
 from pathlib import Path
 
 from memfit.survival.checkpoint_files import Checkpoint, TornCheckpoint, read
 from memfit.survival.checkpoints import CheckpointWriter, read_latest
-from memfit.survival.settings import POSITION, ProcessSettings
+from memfit.survival.settings import POSITION, ProcessSettings, name_of_rank
 
 _POSITION = struct.Struct("<qqq")
 
@@ -30,12 +31,15 @@ class PositionFile:
 
 
 def read_position(directory: Path) -> tuple[int, int, int] | None:
-    """Returns the number of the fit(), the epoch and the batch in training; None where none had begun."""
-    try:
-        position = _POSITION.unpack((directory / POSITION).read_bytes()[: _POSITION.size])
-    except (OSError, struct.error):
-        return None
-    return None if position[0] < 0 else position
+    """Returns the number of the fit(), the epoch and the batch in training; None where none had begun.
+
+    Of several ranks the one that is furthest counts: they are at most one batch apart.
+    """
+    found = []
+    for path in directory.glob(f"{POSITION}*"):
+        with contextlib.suppress(OSError, struct.error):
+            found.append(_POSITION.unpack(path.read_bytes()[: _POSITION.size]))
+    return max((position for position in found if position[0] >= 0), default=None)
 
 
 class Supervision:
@@ -45,6 +49,7 @@ class Supervision:
         settings: What the supervisor asks for.
         directory: Where checkpoints, plans and the position are.
         writer: Writes checkpoints.
+        writes: Whether this process does: of several ranks only rank 0, as all have the same state.
         position: Where the batch is noted that is being trained.
         reached: The last checkpoint of an earlier process; None once it is put back, or where there is none.
         training: Whether a fit() is running.
@@ -56,7 +61,8 @@ class Supervision:
         self.settings = settings
         self.directory = Path(settings.directory)
         self.writer = CheckpointWriter(self.directory, settings.checkpoint_seconds)
-        self.position = PositionFile(self.directory / POSITION)
+        self.writes = settings.rank == 0
+        self.position = PositionFile(self.directory / name_of_rank(POSITION, settings.rank))
         self.reached = read_latest(self.directory)
         self.training = self.stopping = False
 
