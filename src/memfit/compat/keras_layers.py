@@ -189,6 +189,11 @@ def own_seed_generators(model: Any) -> list[Any]:
     return list({id(generator): generator for generator in generators}.values())
 
 
+def made_to_be_trained(model: Any) -> list[Any]:
+    """The weights that layers made to be trained, frozen ones included; statistics and seeds are not."""
+    return [variable for layer in all_layers(model) for variable in layer._trainable_variables]
+
+
 def shared_seed_generator() -> Any:
     """Keras's own generator for draws without one; None where it was not used yet."""
     from keras.src.backend.common.global_state import get_global_attribute

@@ -1,1 +1,1 @@
-"""Several devices and several machines: one process for each, the results of one large device."""
+"""Several devices and several machines: the weights that one large device would have given."""

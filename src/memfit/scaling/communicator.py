@@ -26,13 +26,13 @@ class Ranks:
         count: How many processes there are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         import tensorflow as tf
 
         # It reads TF_CONFIG, and has to be there before TensorFlow has run anything.
         self._strategy = tf.distribute.MultiWorkerMirroredStrategy()
-        self.rank = int(self._strategy.cluster_resolver.task_id or 0)
-        self.count = int(self._strategy.num_replicas_in_sync)
+        self.rank, self.count = cluster.rank, cluster.count
+        self._traced: dict[Any, Any] = {}
 
     def sum(self, tensors: Sequence[Any]) -> list[Any]:
         """Returns the sums over all ranks, one tensor after the other: beside them only one is in the way."""
@@ -58,15 +58,18 @@ class Ranks:
 
     def gather(self, value: Any) -> list[Any]:
         """Returns the values of all ranks, anything that JSON can write, in the order of the ranks."""
-        import tensorflow as tf
+        import numpy as np
 
-        mine = tf.constant(list(json.dumps(value).encode()), tf.int32)
-        lengths = self.joined(tf.size(mine)[None]).numpy()
-        texts = self.joined(mine).numpy()
-        ends = lengths.cumsum()
+        text = np.frombuffer(json.dumps(value).encode(), np.uint8).astype(np.int64)
+        lengths = np.zeros(self.count, np.int64)
+        lengths[self.rank] = len(text)
+        lengths = self._sum_integers(lengths).numpy()
+        texts = np.zeros((self.count, lengths.max()), np.int64)
+        texts[self.rank, : len(text)] = text
+        texts = self._sum_integers(texts.reshape(-1)).numpy().reshape(texts.shape)
         return [
-            json.loads(bytes(texts[end - length : end].astype("uint8")))
-            for end, length in zip(ends, lengths, strict=True)
+            json.loads(bytes(row[:length].astype(np.uint8)))
+            for row, length in zip(texts, lengths, strict=True)
         ]
 
     def agree(self, name: str, value: Any) -> None:
@@ -105,9 +108,19 @@ class Ranks:
         mine = steps.index(newest) == self.rank
         for variable in state:
             bits = _as_integers(variable.read_value())
-            sent = self.sum([bits if mine else tf.zeros_like(bits)])[0]
-            variable.assign(_from_integers(sent, variable.dtype))
+            sent = self._sum_integers(tf.reshape(bits if mine else tf.zeros_like(bits), [-1]))
+            variable.assign(_from_integers(tf.reshape(sent, tf.shape(bits)), variable.dtype))
         return int(newest)
+
+    def _sum_integers(self, numbers: Any) -> Any:
+        """Returns the sums of a vector's whole numbers; traced once for vectors of any length."""
+        import tensorflow as tf
+
+        numbers = tf.convert_to_tensor(numbers)
+        if numbers.dtype not in self._traced:
+            spec = tf.TensorSpec([None], numbers.dtype)
+            self._traced[numbers.dtype] = tf.function(self.sum_small, input_signature=[spec], autograph=False)
+        return self._traced[numbers.dtype](numbers)
 
     def _together(self, function: Any, tensor: Any) -> Any:
         import tensorflow as tf
@@ -134,7 +147,7 @@ def _join(cluster: Cluster) -> Ranks:
     os.environ["TF_CONFIG"] = cluster.to_tf_config()  # a chief is rank 0, nothing else
     tf_clusters.limit_waiting(cluster.count, silence=_SILENCE, arrival=_ARRIVAL)
     try:
-        return Ranks()
+        return Ranks(cluster)
     except RuntimeError as error:
         raise InvalidInput(
             "A process joins its cluster before anything else of TensorFlow",

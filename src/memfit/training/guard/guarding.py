@@ -22,6 +22,7 @@ from memfit.training.guard.reading import Reader
 from memfit.training.guard.tightening import Tightening
 from memfit.training.guard.training import GuardedTraining
 from memfit.training.guard.ways import Ways
+from memfit.training.peers import ALONE, Peers
 
 
 @contextmanager
@@ -34,6 +35,7 @@ def guarded_training(
     validation_feed: Feed | None = None,
     host: HostArrays | None = None,
     after_batch: Callable[[int], None] | None = None,
+    peers: Peers = ALONE,
 ) -> Iterator[None]:
     """Lets a model train and validate under guard, with the steps of a plan.
 
@@ -43,6 +45,7 @@ def guarded_training(
         validation_feed: The same for the validation data.
         host: What training steps read their samples from; None where the data gives whole batches.
         after_batch: What to call with the number of each batch that was trained.
+        peers: The other processes that train the model.
     """
     recipe = Recipe() if plan is None else plan.recipe
     size = None if is_custom(model, "test_step") else recipe.validation_batch
@@ -62,11 +65,12 @@ def guarded_training(
         Tightening(model, allow),
         Reader("training", journal, feed),
         journal,
-        steps.setdefault(("train", model.run_eagerly, model.jit_compile, host), {}),
+        steps.setdefault(("train", model.run_eagerly, model.jit_compile, host, peers.count), {}),
         host,
         after_batch,
+        peers,
     )
-    validation = _validation(model, size, journal, steps, validation_feed)
+    validation = _validation(model, size, journal, steps, validation_feed, peers)
     try:
         with replaced(model, train_function=training, test_function=validation):
             yield
@@ -75,25 +79,28 @@ def guarded_training(
 
 
 @contextmanager
-def guarded_evaluation(model: keras.Model, size: int | None, journal: Journal) -> Iterator[None]:
+def guarded_evaluation(
+    model: keras.Model, size: int | None, journal: Journal, peers: Peers = ALONE
+) -> Iterator[None]:
     """Lets a model evaluate under guard, at first `size` samples at a time."""
     if why_not(model) is not None:
         with installed(model, test_step=None if size is None else build_test_body(model, size)):
             yield
         return
-    validation = _validation(model, size, journal, keras_training.kept_steps(model), None)
+    validation = _validation(model, size, journal, keras_training.kept_steps(model), None, peers)
     with replaced(model, test_function=validation):
         yield
 
 
 @contextmanager
-def guarded_prediction(model: keras.Model, journal: Journal) -> Iterator[None]:
+def guarded_prediction(model: keras.Model, journal: Journal, peers: Peers = ALONE) -> Iterator[None]:
     """Lets a model predict under guard."""
     if why_not(model) is not None:
         yield
         return
     model.make_predict_function()
-    with replaced(model, predict_function=GuardedPrediction(model, model.predict_function, journal)):
+    prediction = GuardedPrediction(model, model.predict_function, journal, peers)
+    with replaced(model, predict_function=prediction):
         yield
 
 
@@ -105,7 +112,12 @@ def why_not(model: keras.Model) -> str | None:
 
 
 def _validation(
-    model: keras.Model, size: int | None, journal: Journal, kept: dict[Any, Any], feed: Feed | None
+    model: keras.Model,
+    size: int | None,
+    journal: Journal,
+    kept: dict[Any, Any],
+    feed: Feed | None,
+    peers: Peers,
 ) -> GuardedValidation:
-    steps = kept.setdefault(("test", model.run_eagerly, model.jit_compile), {})
-    return GuardedValidation(model, size, Reader("validation", journal, feed), journal, steps)
+    steps = kept.setdefault(("test", model.run_eagerly, model.jit_compile, peers.count), {})
+    return GuardedValidation(model, size, Reader("validation", journal, feed), journal, steps, peers)

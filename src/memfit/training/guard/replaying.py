@@ -110,6 +110,14 @@ class Replaying:
             step.undo()
             repeated = self._answer(lack, batch(), repeated)
 
+    def skip(self, spec: Any) -> None:
+        """Does without a batch of which this process has no sample."""
+        self.batch += 1
+        self._shape = ()
+        self._way = self._ways.all[-1]
+        self.step.note()
+        self.step.compute_nothing(spec)
+
     def settle(self) -> None:
         """Notes that the batch is done: a faster step that was on trial is kept."""
         self._way.learn(self._shape)
