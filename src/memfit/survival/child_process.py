@@ -141,9 +141,7 @@ class _Process:
             logging.getLogger("memfit").warning("The custom loop cannot be measured: %s", error)
 
     def _route(self, name: str, original: Callable[..., Any], model: Any, **arguments: Any) -> Any:
-        from memfit.training.evaluating import evaluate
-        from memfit.training.fitting import fit
-        from memfit.training.predicting import predict
+        from memfit.scaling.fitting import evaluate, fit, predict
         from memfit.training.running import current_runner, stock_runner
 
         self.install_runner()

@@ -48,5 +48,6 @@ def warn_of_losses(unsaved: Sequence[str], feed: Feed) -> None:
         _LOG.warning("Not in the checkpoints, because it cannot be pickled: %s.", ", ".join(unsaved))
     if not feed.reproducible:
         _LOG.warning(
-            "After a restart this training goes on at the beginning of an epoch, not at its batch: %s.", feed.why_not
+            "After a restart this training goes on at the beginning of an epoch, not at its batch: %s.",
+            feed.why_not,
         )
