@@ -5,10 +5,10 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from scaling.cases import CASES, train
-from scaling.several_ranks import run_alone, run_ranks
 
 import memfit
+from scaling.cases import CASES, train
+from scaling.several_ranks import run_alone, run_ranks
 
 _ATOL = 1e-12
 

@@ -5,7 +5,7 @@ Checked with Keras 3.12.0 and 3.15.1.
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -99,6 +99,18 @@ def statistics_left_alone() -> Iterator[None]:
         yield
     finally:
         keras.layers.BatchNormalization.call = own
+
+
+@contextmanager
+def moments_replaced(layer: Any, moments: Callable[[Any, Any, Sequence[int]], Any]) -> Iterator[None]:
+    """Lets a BatchNormalization layer compute its moments by `moments(inputs, mask, axes)`."""
+    object.__setattr__(
+        layer, "_moments", lambda inputs, mask: moments(inputs, mask, list(layer._reduction_axes))
+    )
+    try:
+        yield
+    finally:
+        object.__delattr__(layer, "_moments")
 
 
 def input_structure(model: Any) -> Any:

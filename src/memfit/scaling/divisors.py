@@ -14,8 +14,8 @@ from memfit.steps.tracing import CompiledStep
 class DivisorCount:
     """Counts a share's part of each divisor.
 
-    In the graph only what masks depend on is run: the rest of the forward pass is dead code. Where no loss has masks
-    or weights in its divisor, the number of samples tells it, and nothing is counted after the first batch.
+    In the graph only what masks depend on is run: the rest of the forward pass is dead code. Where no loss has
+    masks or weights in its divisor, the number of samples tells it, and nothing is counted after the first batch.
     """
 
     def __init__(self, model: keras.Model, host: HostArrays | None) -> None:

@@ -15,10 +15,13 @@ import tensorflow as tf
 from memfit.compat import keras_training
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
+from memfit.scaling.callbacks import callbacks_of_rank
 from memfit.scaling.communicator import Ranks
+from memfit.scaling.conditions import check_data, check_model, explain_statistics, layers_to_synchronize
 from memfit.scaling.divisors import DivisorCount
 from memfit.scaling.states import share_changes
 from memfit.scaling.survivors import meeting_others
+from memfit.scaling.synchronized import synchronized
 from memfit.steps.host_arrays import HostArrays
 from memfit.steps.share import Share, split_evenly
 from memfit.steps.train_step import TrainStep
@@ -33,6 +36,7 @@ class Rank:
         self.ranks = ranks
         self.rank, self.count = ranks.rank, ranks.count
         self._fraction = 0.0
+        self._synchronized = False  # whether layers of the model that is trained meet the other ranks
         self._new = False  # whether a training has begun and no batch was trained yet
         self._sum = tf.function(ranks.sum_small, autograph=False, reduce_retracing=True)
 
@@ -41,17 +45,34 @@ class Rank:
         self, model: keras.Model, arguments: dict[str, Any], allowed: Fidelity
     ) -> Iterator[tuple[dict[str, Any], list[str]]]:
         """Lets a model be trained on all ranks for a while."""
-        self._new = True
-        arguments = dict(arguments)
+        check_model(model)
+        check_data(arguments, self.count)
+        layers = layers_to_synchronize(model, allowed)
+        remarks = [explain_statistics(model, layers, self.count)]
+        arguments["callbacks"] = callbacks_of_rank(arguments["callbacks"], self.rank)
         if self.rank:
             arguments["verbose"] = 0
-        yield arguments, []
+        own, self._synchronized, self._new = model.jit_compile, bool(layers), True
+        if own:
+            remarks.append(
+                "Without XLA: on several ranks a step is computed in two halves, and XLA makes one."
+            )
+            model.jit_compile = False
+        try:
+            with synchronized(self.ranks, layers):
+                yield arguments, [remark for remark in remarks if remark is not None]
+        finally:
+            self._synchronized = False
+            if own:
+                model.jit_compile = own
 
     def share_of(self, model: keras.Model, phase: str) -> Share:
         """Returns what the steps of a phase have to know of the whole batch."""
         kept = keras_training.kept_steps(model)
-        share: Share = kept.setdefault(("share", phase), None) or Share()
-        kept["share", phase] = share
+        key = ("share", phase, self._synchronized)
+        if key not in kept:
+            kept[key] = Share(meets_others=self._synchronized and phase == "training")
+        share: Share = kept[key]
         return share
 
     def begin(
@@ -69,6 +90,12 @@ class Rank:
             counts = self._divisor_count(model, phase, host).count(mine, spec)
             sizes, divisors = self._learn(end - first, counts)
         whole = sum(sizes)
+        if whole < self.count and self.share_of(model, phase).meets_others:
+            raise InvalidInput(
+                "Batch statistics of all ranks need a sample of each batch on every rank",
+                received=f"a batch of {whole} on {self.count} ranks",
+                remedy="Leave the last batch out where it is that small (drop_remainder=True)",
+            )
         self._fraction = (end - first) / whole
         share = self.share_of(model, phase)
         share.set(sum(sizes[: self.rank]), whole, divisors or None)

@@ -38,9 +38,11 @@ class Share:
         first: The number of the share's first sample in the whole batch.
         of: The samples of the whole batch.
         divisors: Those of the whole batch's losses; None where the number of samples tells them.
+        meets_others: Whether ranks wait for each other within the step, for statistics of all their samples.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, meets_others: bool = False) -> None:
+        self.meets_others = meets_others
         with tf.device("CPU:0"):
             self.first = tf.Variable(0, trainable=False)
             self.of = tf.Variable(1, trainable=False)

@@ -85,6 +85,7 @@ class TrainStep:
         self._shelf: GradientShelf | None = None
         self._update: Update | None = None
         self._begun: tf.Variable | None = None
+        self.meets_others = share is not None and share.meets_others
         self._sum: Any = None
         body = self._build_body(model, recipe, parts, share)
         self._function = CompiledStep(model, body if host is None else host.feed(body))

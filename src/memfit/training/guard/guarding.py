@@ -65,7 +65,9 @@ def guarded_training(
         Tightening(model, allow),
         Reader("training", journal, feed),
         journal,
-        steps.setdefault(("train", model.run_eagerly, model.jit_compile, host, peers.count), {}),
+        steps.setdefault(
+            ("train", model.run_eagerly, model.jit_compile, host, peers.share_of(model, "training")), {}
+        ),
         host,
         after_batch,
         peers,
@@ -119,5 +121,7 @@ def _validation(
     feed: Feed | None,
     peers: Peers,
 ) -> GuardedValidation:
-    steps = kept.setdefault(("test", model.run_eagerly, model.jit_compile, peers.count), {})
+    steps = kept.setdefault(
+        ("test", model.run_eagerly, model.jit_compile, peers.share_of(model, "validation")), {}
+    )
     return GuardedValidation(model, size, Reader("validation", journal, feed), journal, steps, peers)
