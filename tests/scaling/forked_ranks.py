@@ -1,4 +1,4 @@
-"""`memfit run` whose processes are forks that have TensorFlow imported: what a test computes costs, not its starts."""
+"""`memfit run` whose processes are forks that have TensorFlow imported: a start costs next to nothing."""
 
 import os
 import signal

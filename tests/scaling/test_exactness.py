@@ -5,9 +5,9 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from scaling.cases import CASES, train
 
 import memfit
-from scaling.cases import CASES, train
 from scaling.several_ranks import run_alone, run_ranks
 
 _ATOL = 1e-12

@@ -6,14 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
-from scaling.forked_ranks import ForkedScript
 
+from memfit.scaling.launching import rank_environments
 from memfit.survival import supervising
 from memfit.survival.settings import RunSettings
+from prepared import run_forked
+from scaling.forked_ranks import ForkedScript
 
 # Nothing is seeded, and nothing of it knows memfit. A file in `kills` says what happens to which rank, and when.
 TRAINS = """
@@ -100,3 +103,72 @@ def test_killed_and_frozen_ranks_cost_nothing_but_time(
         "restart 2: goes on after batch 4 of epoch 2",
     ]
     assert results == undisturbed
+
+
+def _supervise(folder: str) -> int:
+    """One rank of a cluster that memfit did not start, with a supervisor of its own."""
+    os.chdir(folder)
+    supervising.ScriptProcess = ForkedScript  # type: ignore[assignment, misc]
+    return supervising.supervise("train.py", [], RunSettings(seed=7, quiet=True, checkpoint_seconds=60.0))
+
+
+def test_ranks_of_a_found_cluster_go_on_from_the_newest_state_of_any_machine(
+    tmp_path: Path, undisturbed: list[object]
+) -> None:
+    config = rank_environments(2)
+    folders = [tmp_path / f"machine{rank}" for rank in range(2)]
+    for rank, folder in enumerate(folders):
+        (folder / "kills").mkdir(parents=True)
+        (folder / "train.py").write_text(TRAINS.replace('"MEMFIT_RANK", "0"', f'"NONE", "{rank}"'))
+    (folders[0] / "kills" / "0-end-6").write_text(str(int(signal.SIGKILL)))
+    with ThreadPoolExecutor(2) as pool:
+        runs = [
+            pool.submit(
+                run_forked,
+                _supervise,
+                str(folder),
+                TF_ENABLE_ONEDNN_OPTS="0",
+                TF_CONFIG=config[rank]["TF_CONFIG"],
+            )
+            for rank, folder in enumerate(folders)
+        ]
+        assert [run.result() for run in runs] == [0, 0]
+    results = [
+        json.loads((folder / f"result-{rank}.json").read_text()) for rank, folder in enumerate(folders)
+    ]
+    assert results == undisturbed
+    assert not any((folder / ".memfit").exists() for folder in folders)
+
+
+def _launch(folder: Path) -> tuple["subprocess.Popen[bytes]", list[psutil.Process]]:
+    """Starts a script that only waits, on three ranks, as a person would; returns its processes, too."""
+    (folder / "wait.py").write_text(
+        "import os, pathlib, time\npathlib.Path(os.environ['MEMFIT_RANK']).touch()\ntime.sleep(600)"
+    )
+    command = [sys.executable, "-m", "memfit", "run", "--ranks", "3", "wait.py"]
+    launcher = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
+    while not all((folder / str(rank)).exists() for rank in range(3)):
+        assert launcher.poll() is None
+        time.sleep(0.05)
+    return launcher, psutil.Process(launcher.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_rank_outlives_its_launcher(tmp_path: Path, number: signal.Signals) -> None:
+    launcher, ranks = _launch(tmp_path)
+    assert len(ranks) == 3
+    launcher.send_signal(number)
+    launcher.wait(60)
+    assert psutil.wait_procs(ranks, timeout=60)[1] == []
+
+
+def test_a_rank_that_fails_ends_the_others_and_the_run(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text(
+        "import os, sys, time\nprint('rank', os.environ['MEMFIT_RANK'])\n"
+        "if os.environ['MEMFIT_RANK'] == '1': sys.exit('no such data')\ntime.sleep(600)"
+    )
+    command = [sys.executable, "-m", "memfit", "run", "--ranks", "2", "fails.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert ended.returncode == 1
+    assert ended.stdout == ""  # rank 0 was ended before it could flush; of rank 1 nothing is shown
+    assert "[rank 1] no such data" in ended.stderr
