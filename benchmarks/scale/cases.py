@@ -38,6 +38,8 @@ def _words(optimizer: Any) -> Any:
 class _Positions(layers.Layer):
     """Adds a row of a table to every position: the same rows whatever the samples are."""
 
+    supports_masking = True
+
     def build(self, shape: Any) -> None:
         self.table = self.add_weight(shape=(shape[1], shape[2]))
 
@@ -79,14 +81,28 @@ def _outputs() -> Any:
     return model, {"x": x, "y": {"a": y, "b": np.hstack([y, -y])}, "batch_size": 15, "shuffle": False}
 
 
-def _dropout() -> Any:
+def dropout() -> Any:
     model = keras.Sequential([keras.Input((6,)), layers.Dense(7), layers.Dropout(0.4), layers.Dense(1)])
     model.compile(keras.optimizers.Adam(0.05), "mse")
     x, y = _data()
     return model, {"x": x, "y": y, "batch_size": 15, "shuffle": False}
 
 
-def _statistics(synchronized: bool) -> Any:
+def convolutions() -> Any:
+    """Activations that are worth computing again, and dropout."""
+    model = keras.Sequential([keras.Input((12, 12, 2))])
+    for _ in range(4):
+        model.add(layers.Conv2D(6, 3, padding="same", activation="tanh"))
+        model.add(layers.Dropout(0.2))
+    model.add(layers.GlobalAveragePooling2D())
+    model.add(layers.Dense(1))
+    model.compile(_SGD(0.1, global_clipnorm=0.1), "mse", metrics=["mae"])
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(30, 12, 12, 2)), random.normal(size=(30, 1))
+    return model, {"x": x, "y": y, "batch_size": 15, "shuffle": False}
+
+
+def statistics(synchronized: bool) -> Any:
     model = keras.Sequential(
         [
             keras.Input((6,)),
@@ -154,10 +170,12 @@ CASES: Mapping[str, Case] = {
     "gradient accumulation": lambda: _dense(_SGD(0.1, gradient_accumulation_steps=2), batch_size=15),
     "EMA": lambda: _dense(_SGD(0.1, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=2)),
     "loss scaling": _scaled,
-    "dropout: the masks of one device": _dropout,
+    "dropout: the masks of one device": dropout,
     "validation": _validated,
+    "convolutions": convolutions,
     "a dataset, shuffled": _as_dataset,
     "several steps per execution": lambda: _with_steps(2),
+    "BatchNormalization(synchronized=True)": lambda: statistics(synchronized=True),
     "L2, AdamW": lambda: _dense(keras.optimizers.AdamW(0.05), batch_size=15),
 }
 
@@ -168,11 +186,45 @@ def _with_steps(count: int) -> Any:
     return model, fit
 
 
-def train(name: str, fit: Callable[..., Any], case: Case | None = None) -> dict[str, Any]:
-    """Trains a case in float64; returns all weights, the optimizer's state, and the logs of all epochs."""
+def _all_of_dense() -> Any:
+    """Clipping, an odd batch, a last one of 1 sample, weights, EMA, validation, metrics."""
+    optimizer = _Adam(
+        0.05, global_clipnorm=0.05, use_ema=True, ema_overwrite_frequency=2, gradient_accumulation_steps=2
+    )
+    x, y = _data(35)
+    weights = np.random.default_rng(2).uniform(size=46)
+    loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+    validation = {"validation_data": (x, y, np.linspace(0, 1, 35)), "validation_batch_size": 17}
+    return _dense(optimizer, loss, 46, sample_weight=weights, batch_size=15, **validation)
+
+
+def _all_of_rows() -> Any:
+    """Masks whose lengths differ between ranks, rows of samples and rows that are there once, dropout."""
+    random = np.random.default_rng(1)
+    x = random.integers(1, 9, size=(45, 5))
+    x[np.arange(5)[None] >= random.integers(1, 6, size=(45, 1))] = 0
+    inputs = keras.Input((5,), dtype="int32")
+    words = layers.Embedding(9, 4, mask_zero=True)(inputs)
+    states = layers.SimpleRNN(3, return_sequences=True)(words)
+    model = keras.Model(inputs, layers.Dense(1)(layers.Dropout(0.3)(_Positions()(states))))
+    model.compile(_Adam(0.05, clipnorm=0.5), "mse", metrics=["mae"])
+    return model, {"x": x, "y": random.normal(size=(45, 5, 1)), "batch_size": 15, "shuffle": True}
+
+
+# What the tests train: everything above in few models, because each one has to be traced.
+COMBINED: Mapping[str, Case] = {
+    "clipping, weights, odd batches, a rank without samples, EMA, accumulation, validation": _all_of_dense,
+    "masks, rows, dropout": _all_of_rows,
+    "several outputs, regularisers, add_loss": _outputs,
+    "synchronized statistics": lambda: statistics(synchronized=True),
+}
+
+
+def train(case: Case, fit: Callable[..., Any], **more: Any) -> dict[str, Any]:
+    """Trains a case in float64; returns all variables, and the logs of all epochs."""
     keras.config.set_floatx("float64")
     keras.utils.set_random_seed(7)
-    model, arguments = (case or CASES[name])()
-    history = fit(model, **arguments, epochs=EPOCHS, verbose=0)
+    model, arguments = case()
+    history = fit(model, **arguments, epochs=EPOCHS, verbose=0, **more)
     states = [variable.numpy() for variable in (*model.variables, *model.optimizer.variables)]
-    return {"states": states, "logs": history.history, "model": model}
+    return {"states": states, "logs": history.history, "model": model, "arguments": arguments}

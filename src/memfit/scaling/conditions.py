@@ -68,7 +68,7 @@ def check_data(arguments: Mapping[str, Any], count: int) -> None:
 
 
 def layers_to_synchronize(model: keras.Model, allowed: Fidelity) -> list[Any]:
-    """The layers whose statistics are those of all ranks: what they ask for themselves, or all where exact is asked."""
+    """The layers whose statistics are those of all ranks: those that ask for it, or all of them for `exact`."""
     exact = allowed == Fidelity.EXACT
     return [layer for layer in normalising_layers(model) if exact or layer.synchronized]
 

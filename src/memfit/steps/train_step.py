@@ -11,6 +11,7 @@ import tensorflow as tf
 from memfit.budgets.peaks import take_one_region
 from memfit.compat import keras_layers
 from memfit.compat.tf_runtime import refuses_to_run_one_by_one
+from memfit.errors import InvalidInput
 from memfit.estimation.optimizers import is_alone
 from memfit.steps.custom_step import watch_updates
 from memfit.steps.gradients import GradientShelf
@@ -217,6 +218,12 @@ def build_body(
     Args:
         apply: Takes the gradients and the weights; None to update the weights at once.
     """
+    if share is not None and share.meets_others and (recipe.micro_batch or recipe.segments):
+        raise InvalidInput(
+            "Ranks that wait for each other's batch statistics compute whole shares, and keep all activations",
+            received=str(recipe),
+            remedy='Give more memory or more ranks, or allow="near" without synchronized=True',
+        )
     if recipe.segments is not None:
         forward: Forward = rematerialise(model, recipe.segments)
     else:

@@ -92,12 +92,9 @@ def _make_plan(
     else:
         data = example_of(arguments, first)
         samples = batch_size_of(x, arguments["batch_size"], first)
-    samples = -(-samples // ranks)  # the largest share of a batch
     validates = arguments["validation_data"] is not None or bool(arguments["validation_split"])
-    validation = samples if validates else None
-    if validates and arguments["validation_batch_size"]:
-        validation = -(-int(arguments["validation_batch_size"]) // ranks)
-    return make_plan(model, samples, memory, allow, data=data, validation_batch_size=validation)
+    validation = (arguments["validation_batch_size"] or samples) if validates else None
+    return make_plan(model, samples, memory, allow, data=data, validation_batch_size=validation, ranks=ranks)
 
 
 def example_of(arguments: Mapping[str, Any], first: FirstBatch | None) -> Any:
