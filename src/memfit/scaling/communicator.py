@@ -12,6 +12,7 @@ from memfit.scaling.cluster import Cluster, find_cluster
 
 # In a sum of some KiB the death of a peer is noticed at once, in a tiny one only by missing heartbeats (9 s).
 _LEAST = 1024
+_stays_out = False
 _SILENCE = 8.0  # seconds: a rank that stands still is missed within 10
 _ARRIVAL = 600.0  # seconds: a scheduler may start the last rank minutes after the first
 
@@ -137,8 +138,14 @@ def join_cluster() -> Ranks | None:
         InvalidInput: If TensorFlow has run something before: collectives are set up when it starts. If this rank's
             port is in use, or other ranks do not come.
     """
-    cluster = find_cluster()
+    cluster = None if _stays_out else find_cluster()
     return None if cluster is None else _join(cluster)
+
+
+def stay_out() -> None:
+    """Leaves this process's cluster to a strategy that the script itself makes."""
+    global _stays_out
+    _stays_out = True
 
 
 def _join(cluster: Cluster) -> Ranks:

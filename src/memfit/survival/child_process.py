@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> None:
     seed_what_is_unseeded(settings.seed)
     process = _Process(settings)
     if find_cluster() is not None:
-        after_import("tensorflow", process.join_before_start)
+        after_import("tensorflow", process.join)
     after_import("keras", process.route_through_memfit)
     if settings.watch:
         after_import("numpy", lambda module: process.watch())
@@ -82,31 +82,11 @@ class _Process:
             intercept(keras.Model, name, functools.partial(self._route, name))
         before_first_update(keras, self._script, self._record_loop)
 
-    def join_before_start(self, tensorflow: Any) -> None:
-        """Lets this process join its job right before TensorFlow starts, unless a strategy of the script's does.
+    def join(self, tensorflow: Any) -> None:
+        """Joins the job that this process is a rank of, when TensorFlow starts."""
+        from memfit.survival.joining import join_before_start
 
-        Args:
-            tensorflow: The module, just imported.
-        """
-        from memfit.compat.tf_clusters import before_start
-        from memfit.scaling.communicator import join_cluster
-        from memfit.scaling.survivors import register_keeper
-
-        register_keeper(lambda: None)  # before the first training there is nothing to keep
-
-        def join() -> None:
-            if not self._forked:
-                join_cluster()
-
-        forget = before_start(join)
-        strategy = tensorflow.distribute.MultiWorkerMirroredStrategy
-
-        def leave_to_strategy(original: Callable[..., Any], this: Any, **arguments: Any) -> None:
-            forget()
-            restore()
-            original(this, **arguments)
-
-        restore = intercept(strategy, "__init__", leave_to_strategy)
+        join_before_start(tensorflow, is_forked=lambda: self._forked)
 
     def watch(self) -> None:
         """Begins to look for leaks, once NumPy is there: TensorFlow reads nothing of the environment before."""

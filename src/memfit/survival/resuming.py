@@ -20,6 +20,7 @@ from memfit.steps.rollback import ModelRollback
 from memfit.survival.callback_states import CallbackStates
 from memfit.survival.checkpoint_files import Checkpoint
 from memfit.survival.resume_checks import check_belongs, warn_of_losses
+from memfit.survival.sharing import share_newest
 from memfit.survival.skipping import SkippedSteps
 from memfit.survival.snapshots import copy_values, put_back, put_back_random_states, random_states
 from memfit.survival.supervision import Stopped, Supervision, finished_name
@@ -69,8 +70,9 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
         # What keeps the record of the run has no state that a checkpoint could hold.
         self._states = CallbackStates([cb for cb in self.callbacks if not isinstance(cb, RecordingCallback)])
         ended = supervision.finished(call)
-        self._before = ended or supervision.unfinished(call)
-        self._finished = ended is not None
+        self._before, self._finished = share_newest(
+            ended or supervision.unfinished(call), finished=ended is not None
+        )
         self._skipping: SkippedSteps | None = None
         self._steps: list[int] = []  # of every epoch
         self._tests: list[int] = []  # of every validation
