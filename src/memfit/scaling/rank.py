@@ -15,6 +15,7 @@ import tensorflow as tf
 from memfit.compat import keras_training
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
+from memfit.planning.plan import Plan
 from memfit.scaling.callbacks import callbacks_of_rank
 from memfit.scaling.communicator import Ranks
 from memfit.scaling.conditions import check_data, check_model, explain_statistics, layers_to_synchronize
@@ -65,6 +66,21 @@ class Rank:
             self._synchronized = False
             if own:
                 model.jit_compile = own
+
+    def settle(self, plan: Plan | None) -> Plan | None:
+        """Returns this rank's own plan, made for its own memory, unless plans differ in what changes numbers.
+
+        Then all ranks follow the one that goes farthest: a step in another precision, or another optimizer's state,
+        would not be the same on all of them.
+        """
+        with meeting_others():
+            mine = None if plan is None else plan.to_json()
+            changes = [] if plan is None else [change.to_json() for change in plan.recipe.changes]
+            all_changes = self.ranks.gather(changes)
+            if all(other == changes for other in all_changes):
+                return plan
+            plans = [Plan.from_json(each) for each in self.ranks.gather(mine) if each is not None]
+        return max(plans, key=lambda each: (each.fidelity, len(each.recipe.changes)))
 
     def share_of(self, model: keras.Model, phase: str) -> Share:
         """Returns what the steps of a phase have to know of the whole batch."""
