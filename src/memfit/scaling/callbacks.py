@@ -1,11 +1,13 @@
 """Callbacks on several ranks: all of them decide alike, and rank 0 alone writes files."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
 
+# Not ModelCheckpoint: it decides as well (the best so far), and saves through its model, which only rank 0 does.
 _WRITERS = (
-    keras.callbacks.ModelCheckpoint,
     keras.callbacks.TensorBoard,
     keras.callbacks.CSVLogger,
     keras.callbacks.RemoteMonitor,
@@ -27,6 +29,32 @@ class _OnlyRestores(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._own.on_train_begin(logs)
+
+
+def is_of_rank_0(callback: Any) -> bool:
+    """Whether a callback only writes, for people or files, so that other ranks do without it."""
+    kinds = (*_WRITERS, keras.callbacks.ProgbarLogger, keras.callbacks.BackupAndRestore, _OnlyRestores)
+    return isinstance(callback, kinds)
+
+
+@contextmanager
+def saving_of_rank(model: keras.Model, rank: int) -> Iterator[None]:
+    """Lets a model be saved by rank 0 alone: on the others `save` and `save_weights` do nothing for a while."""
+    if rank == 0:
+        yield
+        return
+    names = [name for name in ("save", "save_weights") if name not in vars(model)]
+    for name in names:
+        object.__setattr__(model, name, _save_nothing)
+    try:
+        yield
+    finally:
+        for name in names:
+            object.__delattr__(model, name)
+
+
+def _save_nothing(*args: Any, **kwargs: Any) -> None:
+    """Stands in for a method that writes a file."""
 
 
 def callbacks_of_rank(callbacks: Any, rank: int) -> Any:

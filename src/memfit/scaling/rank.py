@@ -16,7 +16,8 @@ from memfit.compat import keras_training
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
-from memfit.scaling.callbacks import callbacks_of_rank
+from memfit.scaling.agreeing import agree_on_call
+from memfit.scaling.callbacks import callbacks_of_rank, saving_of_rank
 from memfit.scaling.communicator import Ranks
 from memfit.scaling.conditions import check_data, check_model, explain_statistics, layers_to_synchronize
 from memfit.scaling.divisors import DivisorCount
@@ -48,6 +49,7 @@ class Rank:
         """Lets a model be trained on all ranks for a while."""
         check_model(model)
         check_data(arguments, self.count)
+        agree_on_call(self.ranks, model, arguments, allowed)
         layers = layers_to_synchronize(model, allowed)
         remarks = [explain_statistics(model, layers, self.count)]
         arguments["callbacks"] = callbacks_of_rank(arguments["callbacks"], self.rank)
@@ -60,7 +62,7 @@ class Rank:
             )
             model.jit_compile = False
         try:
-            with synchronized(self.ranks, layers):
+            with synchronized(self.ranks, layers), saving_of_rank(model, self.rank):
                 yield arguments, [remark for remark in remarks if remark is not None]
         finally:
             self._synchronized = False

@@ -80,6 +80,9 @@ class _Process:
         self._keras_fit = keras.Model.fit
         for name in ("fit", "evaluate", "predict"):
             intercept(keras.Model, name, functools.partial(self._route, name))
+        if self._settings.rank:  # all ranks run the script, and would write the same file at the same time
+            for name in ("save", "save_weights", "export"):
+                intercept(keras.Model, name, lambda original, model, **arguments: None)
         before_first_update(keras, self._script, self._record_loop)
 
     def join(self, tensorflow: Any) -> None:

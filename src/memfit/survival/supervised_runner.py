@@ -13,12 +13,14 @@ from memfit.errors import InvalidInput, MemfitError
 from memfit.planning.does_not_fit import DoesNotFit
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.plan import Plan
+from memfit.scaling.agreeing import agree_on_plan
 from memfit.scaling.survivors import register_keeper
 from memfit.survival.resuming import ResumingCallbacks
 from memfit.survival.settings import name_of_rank, record_id
 from memfit.survival.stream_teller import StreamTeller
 from memfit.survival.supervision import Supervision
 from memfit.training.feeding import Feed, feed
+from memfit.training.peers import find_peers
 from memfit.training.records.opening import Place
 from memfit.training.running import MakePlan, stock_runner
 from memfit.training.telling import Teller
@@ -87,6 +89,9 @@ class SupervisedRunner:
     ) -> keras.callbacks.History:
         """Calls Keras's `fit`, past what an earlier process has trained, and saves the state in which it ends."""
         supervision, plan_file = self.supervision, self._plan_file()
+        peers: Any = find_peers()
+        if peers.count > 1:
+            agree_on_plan(peers.ranks, plan)
         if plan is not None:
             unfinished = plan_file.with_suffix(".unfinished")
             unfinished.write_text(json.dumps(plan.to_json()))
