@@ -72,16 +72,17 @@ class Rank:
     def settle(self, plan: Plan | None) -> Plan | None:
         """Returns this rank's own plan, made for its own memory, unless plans differ in what changes numbers.
 
-        Then all ranks follow the one that goes farthest: a step in another precision, or another optimizer's state,
-        would not be the same on all of them.
+        Then all ranks follow the one that goes farthest: that is decided once, and a step in another precision, or
+        another optimizer's state, has to be the same on all of them.
         """
+        numbers: list[Any] = [str(Fidelity.EXACT), []]
+        if plan is not None:
+            numbers = [str(plan.fidelity), [change.to_json() for change in plan.recipe.changes]]
         with meeting_others():
-            mine = None if plan is None else plan.to_json()
-            changes = [] if plan is None else [change.to_json() for change in plan.recipe.changes]
-            all_changes = self.ranks.gather(changes)
-            if all(other == changes for other in all_changes):
+            if all(other == numbers for other in self.ranks.gather(numbers)):
                 return plan
-            plans = [Plan.from_json(each) for each in self.ranks.gather(mine) if each is not None]
+            everyone = self.ranks.gather(None if plan is None else plan.to_json())
+        plans = [Plan.from_json(each) for each in everyone if each is not None]
         return max(plans, key=lambda each: (each.fidelity, len(each.recipe.changes)))
 
     def share_of(self, model: keras.Model, phase: str) -> Share:
