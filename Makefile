@@ -6,7 +6,7 @@ COMPILER := .venv-gpu-compiler
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-slim bench-trials bench-zoo chaos chaos-scale fuzz fuzz-peaks format clean
+.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-scale bench-slim bench-trials bench-zoo chaos chaos-scale fuzz fuzz-peaks format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -90,6 +90,9 @@ bench-zoo: $(VENV)/installed  ## networks nobody tuned for: estimates, capped ru
 bench-remat: $(VENV)/installed  ## memory and time of rematerialised steps, against stock Keras
 	@$(BIN)/python benchmarks/remat/bench.py
 	@$(BIN)/python benchmarks/remat/planned.py
+
+bench-scale: $(VENV)/installed  ## 2 and 3 ranks against one device and MirroredStrategy: results, time, memory
+	@$(BIN)/python benchmarks/scale/run.py
 
 bench-slim: $(VENV)/installed  ## variants of seven networks: predicted peaks against measured ones; goes on where it stopped
 	@$(BIN)/python benchmarks/slim/run.py

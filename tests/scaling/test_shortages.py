@@ -14,14 +14,15 @@ from scaling.several_ranks import run_alone, run_ranks
 def _train(fit: Any) -> tuple[list[Any], list[str]]:
     keras.config.set_floatx("float64")
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((32, 32, 3))])
+    # Small inputs and weights, and some 2 MiB of activations for each layer of a share.
+    model = keras.Sequential([keras.Input((8,)), layers.RepeatVector(2000)])
     for _ in range(6):
-        model.add(layers.Conv2D(8, 3, padding="same", activation="tanh"))
-    model.add(layers.GlobalAveragePooling2D())
+        model.add(layers.Dense(8, activation="tanh"))
+    model.add(layers.GlobalAveragePooling1D())
     model.add(layers.Dense(1))
     model.compile(keras.optimizers.SGD(0.1, global_clipnorm=0.1), "mse")
     random = np.random.default_rng(0)
-    x, y = random.normal(size=(64, 32, 32, 3)), random.normal(size=(64, 1))
+    x, y = random.normal(size=(64, 8)), random.normal(size=(64, 1))
     history = fit(model, x, y, batch_size=32, shuffle=False, verbose=0)
     memory = getattr(history, "memory", None)
     events = [] if memory is None else [str(event) for event in memory.events]

@@ -103,8 +103,8 @@ def plan(
         made = plan_for_shapes(job, shapes, partial(_plan_one, bounded=device is None), _estimate_stock)
     if not exchange:
         return made
-    taken = {name: Size(getattr(made, name) + exchange) for name in ("stock", "predicted")}
-    return replace(made, memory=available, **taken)
+    stock, predicted = Size(made.stock + exchange), Size(made.predicted + exchange)
+    return replace(made, memory=available, stock=stock, predicted=predicted)
 
 
 def _estimate_stock(job: Job) -> Estimate:

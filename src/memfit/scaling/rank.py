@@ -15,6 +15,7 @@ import tensorflow as tf
 from memfit.compat import keras_training
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
+from memfit.planning.plan import Plan
 from memfit.scaling.agreeing import agree_on_call
 from memfit.scaling.callbacks import callbacks_of_rank, saving_of_rank
 from memfit.scaling.communicator import Ranks
@@ -67,6 +68,22 @@ class Rank:
             self._synchronized = False
             if own:
                 model.jit_compile = own
+
+    def settle(self, plan: Plan | None) -> Plan | None:
+        """Returns this rank's own plan, made for its own memory, unless plans differ in what changes numbers.
+
+        Then all ranks follow the one that goes farthest: that is decided once, and a step in another precision, or
+        another optimizer's state, has to be the same on all of them.
+        """
+        numbers: list[Any] = [str(Fidelity.EXACT), []]
+        if plan is not None:
+            numbers = [str(plan.fidelity), [change.to_json() for change in plan.recipe.changes]]
+        with meeting_others():
+            if all(other == numbers for other in self.ranks.gather(numbers)):
+                return plan
+            everyone = self.ranks.gather(None if plan is None else plan.to_json())
+        plans = [Plan.from_json(each) for each in everyone if each is not None]
+        return max(plans, key=lambda each: (each.fidelity, len(each.recipe.changes)))
 
     def share_of(self, model: keras.Model, phase: str) -> Share:
         """Returns what the steps of a phase have to know of the whole batch."""

@@ -114,6 +114,7 @@ def fit(
         arguments["x"], first = look_ahead(x)
         if plan is None and model.compiled:  # Keras says best that a model is not compiled
             plan = choose_plan(model, arguments, first, memory, allow, journal, peers.count)
+        plan = peers.settle(plan)
         if plan is not None:
             if not plan.recipe.is_stock:
                 take_one_region()  # before anything runs, and the optimizer's state is made
@@ -158,7 +159,9 @@ def _train(
     """Trains as a plan says, under guard; returns Keras's history, with the `Run`."""
     recipe = Recipe() if plan is None else plan.recipe
     mark = fingerprint_data(arguments["x"], arguments["y"])
-    with recipe.applied(model), on_host(model, arguments, recipe.inputs_on_host) as (arguments, host):
+    # A rank takes its share of arrays by the samples' numbers, and does not touch the rest.
+    numbered = recipe.inputs_on_host or peers.count > 1
+    with recipe.applied(model), on_host(model, arguments, numbered) as (arguments, host):
         if recipe.inputs_on_host and host is None:
             journal.note("The plan wants arrays, which stay on the host; this data takes more than it says.")
         with (

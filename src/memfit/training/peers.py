@@ -8,6 +8,7 @@ import keras
 
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
+from memfit.planning.plan import Plan
 from memfit.steps.host_arrays import HostArrays
 from memfit.steps.share import Share
 from memfit.steps.train_step import TrainStep
@@ -36,6 +37,9 @@ class Peers(Protocol):
         Yields:
             The arguments for this process, and what a person has to know.
         """
+
+    def settle(self, plan: Plan | None) -> Plan | None:
+        """Returns the plan to follow, once all processes have made theirs: what changes numbers is one for all."""
 
     def share_of(self, model: keras.Model, phase: str) -> Share | None:
         """Returns what steps have to know of the whole batch; None where a process computes all of it."""
@@ -80,6 +84,10 @@ class Alone:
     ) -> Iterator[tuple[dict[str, Any], list[str]]]:
         """Yields the arguments."""
         yield arguments, []
+
+    def settle(self, plan: Plan | None) -> Plan | None:
+        """Returns the plan."""
+        return plan
 
     def share_of(self, model: keras.Model, phase: str) -> Share | None:
         """Returns None."""

@@ -70,7 +70,9 @@ class Reader:
             self._journal.ran_out("data", self._batch + 1, lack, f"Opened the data again at {place}")
         raise AssertionError("the last try returns or raises")
 
-    def each(self, iterator: Any, count: int, step: Callable[[Any], Any], at_end: Callable[[], None]) -> Any:
+    def each(
+        self, iterator: Any, count: int, step: Callable[[Any], Any], at_end: Callable[[], None] = lambda: None
+    ) -> Any:
         """Does a step with each of the next batches, fewer at the end of the data; returns the last one's logs.
 
         Args:

@@ -71,7 +71,11 @@ class GuardedTraining:
 
     def _train(self, data: Any) -> Any:
         data, spec = self._peers.begin(self._model, data, self._reader.spec, "training", self._host)
-        logs = self._replaying.skip(spec) if data is None else self._compute(data, spec)
+        logs = None
+        if data is None:
+            self._replaying.skip(spec)
+        else:
+            logs = self._compute(data, spec)
         step = self._replaying.step
         logs = self._peers.exchange(self._model, step.changes, logs, step)
         self._update()
