@@ -6,7 +6,7 @@ COMPILER := .venv-gpu-compiler
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-scale bench-slim bench-trials bench-zoo chaos fuzz fuzz-peaks format clean
+.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-scale bench-slim bench-trials bench-zoo chaos chaos-scale fuzz fuzz-peaks format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -108,6 +108,9 @@ fuzz-peaks: $(VENV)/installed  ## predicted against measured peaks of 100 random
 
 chaos: $(VENV)/installed  ## faults at random moments, each result compared with the undisturbed run
 	@$(BIN)/python benchmarks/chaos/run.py
+
+chaos-scale: $(VENV)/installed  ## ranks killed, frozen, late, out of memory in every stage: compared with the undisturbed run
+	@$(BIN)/python benchmarks/scale/run_faults.py
 
 format: $(VENV)/installed  ## rewrite the files as ruff wants them
 	@$(BIN)/ruff format .

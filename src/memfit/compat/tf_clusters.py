@@ -6,6 +6,8 @@ Checked with TensorFlow 2.19.0 and 2.21.0.
 from collections.abc import Callable
 from typing import Any
 
+from memfit.compat.tf_runtime import _eager, is_initialised
+
 
 def before_start(action: Callable[[], None]) -> Callable[[], None]:
     """Calls an action once, right before TensorFlow starts its devices; at once where it never will again.
@@ -25,7 +27,7 @@ def before_start(action: Callable[[], None]) -> Callable[[], None]:
     own = owner.ensure_initialized
 
     def ensure_initialized(self: Any) -> None:
-        if not self._initialized:
+        if not is_initialised():
             forget()
             with tf.init_scope():  # the first op may be one of a function that is being traced
                 action()
@@ -34,7 +36,7 @@ def before_start(action: Callable[[], None]) -> Callable[[], None]:
     def forget() -> None:
         owner.ensure_initialized = own
 
-    if _eager().context()._initialized:
+    if is_initialised():
         action()
     else:
         owner.ensure_initialized = ensure_initialized
@@ -57,9 +59,3 @@ def limit_waiting(count: int, *, silence: float, arrival: float) -> None:
         heartbeat_timeout_in_ms=round(1000 * silence),
         coordinated_jobs=[job],
     )
-
-
-def _eager() -> Any:
-    from tensorflow.python.eager import context
-
-    return context

@@ -63,10 +63,8 @@ def agree_on_plan(ranks: Ranks, plan: Plan | None) -> None:
     Raises:
         InvalidInput: On every rank, names the rank with another plan.
     """
-    changes = (
-        "none" if plan is None else f"{plan.fidelity}, {[change.kind for change in plan.recipe.changes]}"
-    )
-    _agree(ranks, {"plan, as far as it changes results": changes})
+    changes = [] if plan is None else [change.kind for change in plan.recipe.changes]
+    _agree(ranks, {"changes of the model by its plan": changes})
 
 
 def count_data(data: Any) -> int | None:

@@ -21,6 +21,7 @@ from memfit.training.feeding import fingerprint_data
 from memfit.training.guard.events import Journal, log
 from memfit.training.guard.guarding import guarded_training
 from memfit.training.guard.reading import reopenable
+from memfit.training.guard.strategies import explain_distribution
 from memfit.training.judging import judge
 from memfit.training.monitoring.monitoring import find_record
 from memfit.training.peers import Peers, find_peers
@@ -102,6 +103,9 @@ def fit(
     # A plan that the user made is a promise: tightening goes no farther than it does.
     allowed = Fidelity.read(allow) if plan is None else plan.fidelity
     journal = Journal()
+    if (remark := explain_distribution()) is not None:
+        journal.note(remark)
+        log.warning("%s", remark)
     planned = plan is not None
     with (
         peers.training(model, arguments, allowed) as (arguments, remarks),

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from memfit.compat import keras_training
+from memfit.compat.keras_strategies import mended
 from memfit.compat.keras_training import has_strategy
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
@@ -17,8 +18,9 @@ from memfit.steps.recipe import Recipe
 from memfit.steps.train_step import build_body, build_test_body
 from memfit.training.feeding import Feed
 from memfit.training.guard.evaluation import GuardedPrediction, GuardedValidation
-from memfit.training.guard.events import Journal
+from memfit.training.guard.events import Journal, log
 from memfit.training.guard.reading import Reader
+from memfit.training.guard.strategies import explain_strategy
 from memfit.training.guard.tightening import Tightening
 from memfit.training.guard.training import GuardedTraining
 from memfit.training.guard.ways import Ways
@@ -54,7 +56,10 @@ def guarded_training(
         journal.note(f"Trained without the guard, because {reason}.")
         train = None if recipe.is_stock else build_body(model, recipe)
         test = None if size is None else build_test_body(model, size)
-        with installed(model, train_step=train, test_step=test):
+        for remark in explain_strategy(model):
+            journal.note(remark)
+            log.warning("%s", remark)
+        with mended(), installed(model, train_step=train, test_step=test):
             yield
         return
     # With a changed model the steps are others, and they end with the change.
@@ -86,7 +91,7 @@ def guarded_evaluation(
 ) -> Iterator[None]:
     """Lets a model evaluate under guard, at first `size` samples at a time."""
     if why_not(model) is not None:
-        with installed(model, test_step=None if size is None else build_test_body(model, size)):
+        with mended(), installed(model, test_step=None if size is None else build_test_body(model, size)):
             yield
         return
     validation = _validation(model, size, journal, keras_training.kept_steps(model), None, peers)
@@ -98,7 +103,8 @@ def guarded_evaluation(
 def guarded_prediction(model: keras.Model, journal: Journal, peers: Peers = ALONE) -> Iterator[None]:
     """Lets a model predict under guard."""
     if why_not(model) is not None:
-        yield
+        with mended():
+            yield
         return
     model.make_predict_function()
     prediction = GuardedPrediction(model, model.predict_function, journal, peers)
