@@ -120,9 +120,7 @@ def memory_beside_gradients() -> dict[str, float]:
 
     weights = [keras.Variable(tf.ones([WIDE, WIDE]), trainable=True) for _ in range(24)]
     shelf = GradientShelf()
-    put = tf.function(
-        lambda: shelf.put([tf.fill([WIDE, WIDE], 2.0) for _ in weights], weights), autograph=False
-    )
+    put = tf.function(lambda: shelf.put([2.0 * weight.value for weight in weights], weights), autograph=False)
     add_up = tf.function(lambda: shelf.sum_over(ranks), autograph=False)
     put()
     add_up()

@@ -201,9 +201,10 @@ def own_seed_generators(model: Any) -> list[Any]:
     return list({id(generator): generator for generator in generators}.values())
 
 
-def made_to_be_trained(model: Any) -> list[Any]:
-    """The weights that layers made to be trained, frozen ones included; statistics and seeds are not."""
-    return [variable for layer in all_layers(model) for variable in layer._trainable_variables]
+def layer_states(model: Any) -> list[Any]:
+    """The variables that layers keep beside weights, such as statistics and seeds; frozen weights are not."""
+    states = [variable for layer in all_layers(model) for variable in layer._non_trainable_variables]
+    return states + [generator.state for generator in own_seed_generators(model)]
 
 
 def shared_seed_generator() -> Any:

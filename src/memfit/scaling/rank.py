@@ -21,6 +21,7 @@ from memfit.scaling.callbacks import callbacks_of_rank, saving_of_rank
 from memfit.scaling.communicator import Ranks
 from memfit.scaling.conditions import check_data, check_model, explain_statistics, layers_to_synchronize
 from memfit.scaling.divisors import DivisorCount
+from memfit.scaling.reading import reading_shares
 from memfit.scaling.states import share_changes
 from memfit.scaling.survivors import meeting_others
 from memfit.scaling.synchronized import synchronized
@@ -39,6 +40,7 @@ class Rank:
         self.rank, self.count = ranks.rank, ranks.count
         self._fraction = 0.0
         self._synchronized = False  # whether layers of the model that is trained meet the other ranks
+        self._shared: set[str] = set()  # the phases whose data gives this rank's share of every batch
         self._new = False  # whether a training has begun and no batch was trained yet
         self._sum = tf.function(ranks.sum_small, autograph=False, reduce_retracing=True)
 
@@ -62,10 +64,15 @@ class Rank:
             )
             model.jit_compile = False
         try:
-            with synchronized(self.ranks, layers), saving_of_rank(model, self.rank):
+            with (
+                synchronized(self.ranks, layers),
+                saving_of_rank(model, self.rank),
+                reading_shares(arguments, self.rank, self.count) as (self._shared, costs),
+            ):
+                remarks.append(costs)
                 yield arguments, [remark for remark in remarks if remark is not None]
         finally:
-            self._synchronized = False
+            self._synchronized, self._shared = False, set()
             if own:
                 model.jit_compile = own
 
@@ -100,7 +107,8 @@ class Rank:
         """Returns this rank's share of a batch and its spec, once all ranks know of the whole one."""
         if host is None:
             keras_training.build(model, *keras.utils.unpack_x_y_sample_weight(data))
-        first, end = split_evenly(count_samples(data), self.rank, self.count)
+        samples = count_samples(data)
+        first, end = (0, samples) if phase in self._shared else split_evenly(samples, self.rank, self.count)
         mine = slice_batch(data, first, end - first) if end > first else None
         spec = keras.tree.map_structure(_of_any_size, spec)
         with meeting_others():

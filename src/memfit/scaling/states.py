@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.compat.keras_layers import made_to_be_trained
+from memfit.compat.keras_layers import layer_states
 from memfit.compat.keras_training import kept_steps
 from memfit.scaling.communicator import Ranks
 
@@ -36,10 +36,10 @@ def share_changes(
 
 def _trace(ranks: Ranks, model: keras.Model, variables: Sequence[Any]) -> Any:
     metrics = {id(variable.value) for variable in model.metrics_variables}
-    frozen = {id(variable.value) for variable in made_to_be_trained(model)}
+    states = {id(variable.value) for variable in layer_states(model)}
 
     def share(fraction: Any, *before: Any) -> Any:
-        shared = [(v, b) for v, b in zip(variables, before, strict=True) if id(v) not in frozen]
+        shared = [(v, b) for v, b in zip(variables, before, strict=True) if id(v) in metrics | states]
         first = 1.0 if ranks.rank == 0 else 0.0
 
         def weight(variable: Any) -> Any:
