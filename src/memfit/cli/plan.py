@@ -2,7 +2,7 @@
 
     memfit plan train.py --memory 8GiB                 # runs the script up to its first fit(), and plans for it
     memfit plan model.keras --batch 256 --device "RTX 3060" --allow near
-    memfit plan model.keras --batch 2048 --ranks 8 --device "A100 40GB"    # each of 8 devices: its share of the batch
+    memfit plan model.keras --batch 2048 --ranks 8 --device "A100 40GB"    # 8 devices, each its share of a batch
 
 The exit code is 0 if there is a plan, 1 if nothing that is allowed fits.
 """
