@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
 COMPILER := .venv-gpu-compiler
+RAY := .venv-ray
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-scale bench-slim bench-trials bench-zoo chaos chaos-scale fuzz fuzz-peaks format clean
+.PHONY: help demo test test-oldest test-keras test-gpu-compiler test-ray check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-scale bench-slim bench-trials bench-zoo chaos chaos-scale fuzz fuzz-peaks format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -47,6 +48,16 @@ $(COMPILER)/installed: pyproject.toml constraints.txt
 
 test-gpu-compiler: $(COMPILER)/installed  ## the tests that need memfit[gpu-compiler]
 	@$(COMPILER)/bin/python -m pytest tests/estimation/test_gpu_compiler.py tests/compat/test_jax_compiler.py
+
+# Half a GB, and only this needs it.
+$(RAY)/installed: pyproject.toml constraints.txt
+	@echo "Setting up $(RAY) (0.5 GB more than $(VENV))"
+	@$(PYTHON) -m venv $(RAY)
+	@$(RAY)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,dev,ray]'
+	@touch $@
+
+test-ray: $(RAY)/installed  ## the tests that need memfit[ray], on a real local Ray cluster
+	@$(RAY)/bin/python -m pytest tests/scaling/test_ray.py
 
 bench-gpu-compiler: $(COMPILER)/installed  ## what XLA says for T4, A100, RTX 4090: stock, memfit, largest batches
 	@$(COMPILER)/bin/python benchmarks/gpu_compiler/run.py
@@ -117,4 +128,4 @@ format: $(VENV)/installed  ## rewrite the files as ruff wants them
 	@$(BIN)/ruff check --fix .
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(OLDEST) $(COMPILER) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(COMPILER) $(RAY) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -11,7 +11,7 @@ run that reaches its end removes what it kept there. A loop without fit() is mea
 goes to the error stream; the exit code is the script's.
 
 With --ranks the script runs in several processes, one for each GPU, which train as one large device would. Under
-TF_CONFIG or Slurm's srun a process joins the job that it belongs to.
+TF_CONFIG or Slurm's srun a process joins the job that it belongs to; with --ray a Ray cluster runs the ranks.
 """
 
 import argparse
@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_allow(parser)
     parser.add_argument(
         "--ranks", type=int, default=1, metavar="N", help="train on N devices of this machine together"
+    )
+    parser.add_argument(
+        "--ray", action="store_true", help="let a Ray cluster run the ranks (pip install 'memfit[ray]')"
     )
     parser.add_argument(
         "--elastic",
@@ -77,6 +80,10 @@ def run(args: argparse.Namespace) -> int:
         ranks=args.ranks,
         elastic=args.elastic,
     )
+    if args.ray:
+        from memfit.survival.ray_job import run_on_ray
+
+        return run_on_ray(args.script, args.arguments, settings, resume=args.resume, tell=_tell)
     seen: list[tuple[Path, RunRecord]] = []
 
     def report(records: Sequence[tuple[Path, "RunRecord"]]) -> None:

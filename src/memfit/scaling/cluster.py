@@ -48,7 +48,7 @@ def find_cluster(environment: MutableMapping[str, str] = os.environ) -> Cluster 
     """Finds the cluster that this process belongs to; None where it is a process by itself.
 
     `TF_CONFIG` is believed first. Where there is none and Slurm has started this process as one of several tasks,
-    `TF_CONFIG` is written for TensorFlow.
+    `TF_CONFIG` is written for TensorFlow. `MEMFIT_RANK` is set for the script.
 
     Raises:
         InvalidInput: If `TF_CONFIG` or Slurm's variables do not describe a cluster that memfit can train on.
@@ -60,8 +60,10 @@ def find_cluster(environment: MutableMapping[str, str] = os.environ) -> Cluster 
     ```
     """
     if environment.get("TF_CONFIG"):
-        source = environment.get(LAUNCHER, "TF_CONFIG")
-        return _read_tf_config(environment["TF_CONFIG"], source)
+        found = _read_tf_config(environment["TF_CONFIG"], environment.get(LAUNCHER, "TF_CONFIG"))
+        if found is not None:
+            environment[RANK] = str(found.rank)
+        return found
     task = read_slurm(environment)
     if task is None:
         return None

@@ -59,7 +59,7 @@ def check_data(arguments: Mapping[str, Any], count: int) -> None:
     order = feed(x, arguments["y"], arguments["sample_weight"], **{name: arguments[name] for name in names})
     # `memfit run` gives arrays an order that all processes of the run have.
     ordered = current_runner().restarts and not keras_data.batches_itself(x)
-    if "seed" in order.why_not and not ordered:
+    if ("seed" in order.why_not and not ordered) or "any order" in order.why_not:
         raise InvalidInput(
             "All ranks go through the data in the same order, which a seed makes sure of",
             received=order.why_not,

@@ -21,7 +21,14 @@ from memfit.survival.child_process import SETTINGS
 from memfit.survival.crashes import Crash, count_kernel_kills, explain_crash, judge_exit
 from memfit.survival.kept_states import forget_kept, is_writing, take_over_newest
 from memfit.survival.positions import say_from, say_where
-from memfit.survival.run_directory import Lock, RunIdentity, directory_of, has_checkpoint, open_directory
+from memfit.survival.run_directory import (
+    Lock,
+    RunIdentity,
+    directory_of,
+    directory_of_rank,
+    has_checkpoint,
+    open_directory,
+)
 from memfit.survival.run_records import RunRecords
 from memfit.survival.script_process import ScriptProcess
 from memfit.survival.settings import OUTCOME, POSITION, ProcessSettings, RunSettings, name_of_rank
@@ -68,8 +75,8 @@ def supervise(
     cluster = find_cluster()
     _check_ranks(settings.ranks, cluster)
     directory = directory_of(script, arguments, Path.cwd())
-    if cluster is not None:  # ranks that share a file system do not share their directory
-        directory = directory.with_name(f"{directory.name}-rank{cluster.rank}")
+    if cluster is not None:
+        directory = directory_of_rank(directory, cluster.rank)
         settings = replace(settings, seed=seed_of(cluster) if settings.seed is None else settings.seed)
     lock = Lock(directory)
     try:
