@@ -4,8 +4,8 @@
 
 Ranks are killed and frozen before, in and after steps, in validations and between trainings, rank 0 and others, and
 come late; all of that must end bit for bit the same, with every batch trained once. Memory that is taken away from
-one rank must end within float64 rounding: that rank's steps are tightened, the others wait. Goes on where it stopped:
-remove the file of results to begin anew.
+one rank must end within float64 rounding: that rank's steps are tightened, the others wait.
+Goes on where it stopped: remove the file of results to begin anew.
 """
 
 import argparse
