@@ -15,7 +15,9 @@ STARTED_BY_OTHERS = {"chaos/training.py", "gpu_compiler/until_buffers.py", "data
 # It kills processes, and so has a test in tests/survival.
 STARTED_BY_OTHERS |= {"chaos/run.py"}
 # It measures nothing: `make check` runs it.
-STARTED_BY_OTHERS |= {"page/write.py"}
+STARTED_BY_OTHERS |= {"page/write.py", "page/picture.py"}
+# What it does to ranks is a test of tests/scaling (test_surviving.py).
+STARTED_BY_OTHERS |= {"scale/run_faults.py", "scale/faulty_training.py"}
 # XLA's compiler for GPUs is not installed here: none of the networks is compiled.
 ARGUMENTS = {"gpu_compiler/run.py": ["no-such-network"]}
 SCRIPTS = sorted(

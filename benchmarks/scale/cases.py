@@ -216,7 +216,6 @@ COMBINED: Mapping[str, Case] = {
     "clipping, weights, odd batches, a rank without samples, EMA, accumulation, validation": _all_of_dense,
     "masks, rows, dropout": _all_of_rows,
     "several outputs, regularisers, add_loss": _outputs,
-    "synchronized statistics": lambda: statistics(synchronized=True),
 }
 
 

@@ -5,6 +5,7 @@
 Ranks are killed and frozen before, in and after steps, in validations and between trainings, rank 0 and others, and
 come late; all of that must end bit for bit the same, with every batch trained once. Memory that is taken away from
 one rank must end within float64 rounding: that rank's steps are tightened, the others wait.
+Goes on where it stopped: remove the file of results to begin anew.
 """
 
 import argparse
@@ -101,6 +102,7 @@ def measure(ranks: int, kind: str, count: int, seed: int, folder: Path) -> dict[
     off = max((difference(result, expected) for result in run.results), default=float("inf"))
     whole = len(run.results) == ranks and all(result["begun"] == BATCHES for result in run.results)
     return {
+        "seed": seed,
         "ranks": ranks,
         "faults": kind,
         "happened": len(run.happened),
@@ -126,12 +128,17 @@ def main() -> None:
     args = parser.parse_args()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     runs = RUNS if args.faults is None else ((2, "process", args.faults),)
-    rows = []
+    known = json.loads(args.results.read_text())["figures"] if args.results.exists() else []
+    rows = {row["seed"]: row for row in known}
     for seed, (ranks, kind, count) in enumerate(runs):
+        if seed in rows:
+            continue
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(measure(ranks, kind, count, seed, Path(folder)))
-        args.results.write_text(json.dumps({"machine": machine(), "figures": rows}, indent=2) + "\n")
-        print(f"  {ranks} ranks, {kind}: {'ok' if rows[-1]['right'] else 'WRONG'}", flush=True)
+            row = rows[seed] = measure(ranks, kind, count, seed, Path(folder))
+        args.results.write_text(
+            json.dumps({"machine": machine(), "figures": list(rows.values())}, indent=2) + "\n"
+        )
+        print(f"  {ranks} ranks, {kind}: {'ok' if row['right'] else 'WRONG'}", flush=True)
     head = ["ranks", "faults", "happened", "restarts", "batches once", "largest difference", "noticed within"]
     cells = [
         [
@@ -143,11 +150,11 @@ def main() -> None:
             "none" if row["largest_difference"] == 0 else f"{row['largest_difference']:.1e}",
             f"{row['slowest_noticed_s']:.1f} s",
         ]
-        for row in rows
+        for row in rows.values()
     ]
     print(table(cells, head=head, right=[0, 2, 3, 5, 6]))
-    wrong = sum(not row["right"] for row in rows)
-    print(f"\n{sum(row['happened'] for row in rows)} faults; {wrong} of {len(rows)} runs wrong.")
+    wrong = sum(not row["right"] for row in rows.values())
+    print(f"\n{sum(row['happened'] for row in rows.values())} faults; {wrong} of {len(rows)} runs wrong.")
     print(f"Written to {args.results}")
     sys.exit(wrong > 0)
 

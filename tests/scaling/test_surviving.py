@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from memfit.scaling import launching
 from memfit.scaling.launching import rank_environments
 from memfit.survival import supervising
 from memfit.survival.settings import RunSettings
@@ -172,3 +173,25 @@ def test_a_rank_that_fails_ends_the_others_and_the_run(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert "rank 1" not in ended.stdout
     assert "[rank 1] no such data" in ended.stderr
+
+
+def test_with_elastic_a_job_goes_on_without_a_rank_that_always_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dies.py").write_text(
+        "import os, signal, time\nrank = os.environ.get('MEMFIT_RANK')\n"
+        "if rank == '1': os.kill(os.getpid(), signal.SIGKILL)\nif rank == '0': time.sleep(600)"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launching, "_NOTICE", 0.5)
+    lines: list[str] = []
+    settings = RunSettings(ranks=2, elastic=True, quiet=True)
+    assert supervising.supervise("dies.py", [], settings, tell=lines.append) == 0
+    told = [line.split(" (--elastic)")[0] for line in lines if not line.startswith("likely cause")]
+    assert told[-3:] == [
+        "rank 1: SIGKILL before the training began",
+        "restart 3: goes on from the beginning, as there was no checkpoint yet",
+        "goes on with 1 rank",
+    ]
+    settings = RunSettings(ranks=2, quiet=True)
+    assert supervising.supervise("dies.py", [], settings, tell=lines.append) == 128 + signal.SIGKILL

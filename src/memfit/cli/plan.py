@@ -2,6 +2,7 @@
 
     memfit plan train.py --memory 8GiB                 # runs the script up to its first fit(), and plans for it
     memfit plan model.keras --batch 256 --device "RTX 3060" --allow near
+    memfit plan model.keras --batch 2048 --ranks 8 --device "A100 40GB"    # 8 devices, each its share of a batch
 
 The exit code is 0 if there is a plan, 1 if nothing that is allowed fits.
 """
@@ -17,6 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument("--memory", help="memory to fit into, such as 8GiB (default: what is free here)")
     parser.add_argument("--device", help='a GPU to fit into, such as "RTX 3060"')
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="devices that train together, each a share of the batch",
+    )
     add_allow(parser)
     parser.add_argument("--max-batch", action="store_true", help="plan for the largest batch that fits")
     add_output(parser, "--output", "save the plan as JSON, for memfit.fit")
@@ -43,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
             allow=args.allow,
             data=data,
             device=args.device,
+            ranks=args.ranks,
         )
     if args.output is not None:
         chosen.save(args.output)

@@ -11,8 +11,10 @@ _OF_LARGEST = 2.0
 
 def exchange_bytes(model: Any) -> Size:
     """Returns what the largest gradient takes while it is added up; all others stay where they are."""
+    from memfit.steps.gradients import LEAST_PACK
+
     sizes = [
         variable.value.dtype.size * int(variable.value.shape.num_elements())
         for variable in model.trainable_variables
     ]
-    return Size(round(_OF_LARGEST * max(sizes, default=0)))
+    return Size(round(_OF_LARGEST * max(LEAST_PACK * 2, *sizes, 0)))

@@ -78,6 +78,8 @@ def plan(
         DoesNotFit: If no allowed plan fits; it says what would.
         InvalidInput: If an argument is invalid, or the memory is less than the weights alone take.
     """
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+        raise InvalidInput("`ranks` is a number of processes, at least 1", received=ranks)
     shapes = look_where_needed(model, data, batch_size)
     if batch_size is None:
         batch_size = shapes.largest()[0][0][0] if shapes is not None else batch_size_of(data, None)

@@ -16,7 +16,7 @@ from memfit.compat import keras_training
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
-from memfit.scaling.agreeing import agree_on_call
+from memfit.scaling.agreeing import agree_on_call, count_data
 from memfit.scaling.callbacks import callbacks_of_rank, saving_of_rank
 from memfit.scaling.communicator import Ranks
 from memfit.scaling.conditions import check_data, check_model, explain_statistics, layers_to_synchronize
@@ -41,6 +41,7 @@ class Rank:
         self._fraction = 0.0
         self._synchronized = False  # whether layers of the model that is trained meet the other ranks
         self._shared: set[str] = set()  # the phases whose data gives this rank's share of every batch
+        self._counted: set[str] = set()  # the phases of which all ranks are known to have the same batches
         self._new = False  # whether a training has begun and no batch was trained yet
         self._sum = tf.function(ranks.sum_small, autograph=False, reduce_retracing=True)
 
@@ -57,6 +58,8 @@ class Rank:
         arguments["callbacks"] = callbacks_of_rank(arguments["callbacks"], self.rank)
         if self.rank:
             arguments["verbose"] = 0
+        phases = {"training": arguments["x"], "validation": arguments["validation_data"]}
+        self._counted = {phase for phase, data in phases.items() if count_data(data) is not None}
         own, self._synchronized, self._new = model.jit_compile, bool(layers), True
         if own:
             remarks.append(
@@ -72,7 +75,7 @@ class Rank:
                 remarks.append(costs)
                 yield arguments, [remark for remark in remarks if remark is not None]
         finally:
-            self._synchronized, self._shared = False, set()
+            self._synchronized, self._shared, self._counted = False, set(), set()
             if own:
                 model.jit_compile = own
 
@@ -105,27 +108,30 @@ class Rank:
         self, model: keras.Model, data: Any, spec: Any, phase: str, host: HostArrays | None = None
     ) -> tuple[Any, Any]:
         """Returns this rank's share of a batch and its spec, once all ranks know of the whole one."""
-        if host is None:
-            keras_training.build(model, *keras.utils.unpack_x_y_sample_weight(data))
+        divisors = self._divisor_count(model, phase, host, data)
         samples = count_samples(data)
         first, end = (0, samples) if phase in self._shared else split_evenly(samples, self.rank, self.count)
-        mine = slice_batch(data, first, end - first) if end > first else None
+        size = end - first
+        mine = slice_batch(data, first, size) if size else None
         spec = keras.tree.map_structure(_of_any_size, spec)
         with meeting_others():
             if self._new and phase == "training":
                 self._begin_alike(model)
-            counts = self._divisor_count(model, phase, host).count(mine, spec)
-            sizes, divisors = self._learn(end - first, counts)
-        whole = sum(sizes)
+            counts = divisors.count(mine, spec)
+            if counts or phase not in self._counted or phase in self._shared:
+                sizes, totals = self._learn(size, counts)
+                first, whole = sum(sizes[: self.rank]), sum(sizes)
+            else:  # all ranks have this batch before them, and as many more
+                whole, totals = samples, []
         if whole < self.count and self.share_of(model, phase).meets_others:
             raise InvalidInput(
                 "Batch statistics of all ranks need a sample of each batch on every rank",
                 received=f"a batch of {whole} on {self.count} ranks",
                 remedy="Leave the last batch out where it is that small (drop_remainder=True)",
             )
-        self._fraction = (end - first) / whole
+        self._fraction = size / whole
         share = self.share_of(model, phase)
-        share.set(sum(sizes[: self.rank]), whole, divisors or None)
+        share.set(first, whole, totals or None)
         return mine, spec
 
     def end_pass(self) -> None:
@@ -165,10 +171,14 @@ class Rank:
         self.ranks.share_newest(unique, int(model.optimizer.iterations))
         self._new = False
 
-    def _divisor_count(self, model: keras.Model, phase: str, host: HostArrays | None) -> DivisorCount:
+    def _divisor_count(
+        self, model: keras.Model, phase: str, host: HostArrays | None, data: Any
+    ) -> DivisorCount:
         kept = keras_training.kept_steps(model)
         key = ("divisors", phase, host)
         if key not in kept:
+            if host is None:
+                keras_training.build(model, *keras.utils.unpack_x_y_sample_weight(data))
             kept[key] = DivisorCount(model, host)
         count: DivisorCount = kept[key]
         return count

@@ -12,6 +12,8 @@ from memfit.steps.micro_batches.rows import Kind, Piece, Rows, add_up_rows, rows
 if TYPE_CHECKING:
     from memfit.steps.share import Communicator
 
+LEAST_PACK = 2**20  # bytes of gradients that are added up at once, however small each is
+
 
 class GradientShelf:
     """Holds the gradients between the function that computes them and the function that applies them.
@@ -76,18 +78,24 @@ class GradientShelf:
         return Rows(pieces, self._kinds[id(weight)], weight.shape)
 
     def sum_over(self, ranks: "Communicator") -> None:
-        """Makes of every gradient its sum over all ranks, one after the other, in the place of the rank's own."""
+        """Makes of every gradient its sum over all ranks, in the place of the rank's own.
+
+        One pack after the other: beside the gradients there are only the copies of one.
+        """
         done: list[Any] = []
-        for weight in self._weights:
+        there = [weight for weight in self._weights if id(weight) in self._buffers]
+        for pack in _packs([weight for weight in there if id(weight) not in self._kinds]):
             with tf.control_dependencies(done):
-                gradient = self.read(weight)
-            if gradient is None:
+                gradients = [self.read(weight) for weight in pack]
+            totals = _sum_pack(ranks, gradients)
+            buffers = [self._buffers[id(weight)][0] for weight in pack]
+            done = [a.assign(b, read_value=False) for a, b in zip(buffers, totals, strict=True)]
+        for weight in there:
+            if id(weight) not in self._kinds:
                 continue
-            if not isinstance(gradient, Rows):
-                (total,) = ranks.sum([gradient])
-                done = [self._buffers[id(weight)][0].assign(total, read_value=False)]
-                continue
-            totals = [_sum_rows(ranks, *pair) for pair in zip(gradient.pieces, gradient.kinds, strict=True)]
+            with tf.control_dependencies(done):
+                rows = self.read(weight)
+            totals = [_sum_rows(ranks, *pair) for pair in zip(rows.pieces, rows.kinds, strict=True)]
             parts = [part for piece in totals for part in piece]
             pairs = zip(self._buffers[id(weight)], parts, strict=True)
             done = [buffer.assign(part, read_value=False) for buffer, part in pairs]
@@ -149,6 +157,33 @@ def _from_the_last(ops: Sequence[Any]) -> list[Any]:
             before = [*(tensor.op for tensor in one.inputs), *one.control_inputs]
             waiting += [(one, True), *((other, False) for other in before if other not in position)]
     return sorted(ops, key=position.__getitem__)
+
+
+def _packs(weights: Sequence[Any]) -> list[list[Any]]:
+    """Puts the gradients of small weights together: each exchange takes milliseconds, however little it is.
+
+    A pack is copied twice more than a gradient by itself, so it has at most half of the largest gradient.
+    """
+    sizes = [weight.value.dtype.size * int(weight.value.shape.num_elements()) for weight in weights]
+    limit = max(LEAST_PACK, max(sizes, default=0) // 2)
+    packs: list[list[Any]] = []
+    left = 0
+    for weight, size in zip(weights, sizes, strict=True):
+        if size > left or packs[-1][-1].dtype != weight.dtype:
+            packs.append([])
+            left = limit
+        packs[-1].append(weight)
+        left -= size
+    return packs
+
+
+def _sum_pack(ranks: "Communicator", gradients: Sequence[Any]) -> Sequence[Any]:
+    """Returns the sums of some gradients over all ranks, by one exchange."""
+    if len(gradients) == 1:
+        return ranks.sum(gradients)
+    flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
+    parts = tf.split(ranks.sum([flat])[0], [gradient.shape.num_elements() for gradient in gradients])
+    return [tf.reshape(part, gradient.shape) for part, gradient in zip(parts, gradients, strict=True)]
 
 
 def _sum_rows(ranks: "Communicator", piece: Piece, kind: Kind) -> Piece:

@@ -3,7 +3,6 @@
 Nothing is imported before the script imports it, so that whatever it sets in the environment first still counts.
 """
 
-import ctypes
 import functools
 import logging
 import os
@@ -18,7 +17,7 @@ from memfit.scaling.cluster import find_cluster
 from memfit.survival.custom_loops import before_first_update
 from memfit.survival.flags import as_flags
 from memfit.survival.intercepting import intercept
-from memfit.survival.scripts import after_import, run_script
+from memfit.survival.scripts import after_import, end_with_parent, run_script
 from memfit.survival.seeding import seed_what_is_unseeded
 from memfit.survival.settings import OUTCOME, ProcessSettings, name_of_rank
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from memfit.training.records.recorder import Recorder
 
 SETTINGS = "MEMFIT_RUN"  # the environment variable in which the supervisor passes its settings
-_DIE_WITH_PARENT = 1  # prctl(2): PR_SET_PDEATHSIG
 _PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -36,7 +34,7 @@ def main(arguments: Sequence[str]) -> None:
     """Runs a script: its path, and then its own arguments."""
     # Taken out of the environment: processes that the script starts are its own business.
     settings = ProcessSettings.from_json(os.environ.pop(SETTINGS))
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)
+    end_with_parent()
     _log_to_stderr(settings.verbose)
     seed_what_is_unseeded(settings.seed)
     process = _Process(settings)

@@ -19,6 +19,7 @@ from typing import Any
 from memfit.errors import InvalidInput
 from memfit.scaling.cluster import find_cluster
 from memfit.survival.run_directory import directory_of, directory_of_rank, has_checkpoint
+from memfit.survival.scripts import end_with_parent
 from memfit.survival.settings import RunSettings
 
 _TASK = "MEMFIT_RAY_TASK"
@@ -110,6 +111,7 @@ def _supervise() -> int:
     """Runs the supervisor of one rank: where Ray has started the ranks again, it goes on from what was kept."""
     from memfit.survival.supervising import supervise
 
+    end_with_parent()  # a worker that Ray ends leaves no rank behind
     task = json.loads(os.environ.pop(_TASK))
     os.chdir(task["directory"])
     cluster = find_cluster()

@@ -4,12 +4,16 @@ Nothing is imported here that the script may want to configure first.
 """
 
 import builtins
+import ctypes
 import importlib.util
+import signal
 import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+_DIE_WITH_PARENT = 1  # prctl(2): PR_SET_PDEATHSIG
 
 
 def run_script(script: Path, arguments: Sequence[str]) -> None:
@@ -32,6 +36,11 @@ def run_script(script: Path, arguments: Sequence[str]) -> None:
     sys.path.insert(0, str(script.resolve().parent))
     sys.modules["__main__"] = module
     exec(compile(script.read_bytes(), file, "exec", dont_inherit=True), vars(module))
+
+
+def end_with_parent() -> None:
+    """Lets the kernel send this process SIGTERM when the one that started it ends, however that ends."""
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)
 
 
 def after_import(name: str, action: Callable[[Any], None]) -> Callable[[], None]:

@@ -1,6 +1,7 @@
 """Running Keras's `fit` in a process that `memfit run` started: with checkpoints, and on from where it was."""
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ from typing import Any
 import keras
 
 from memfit.compat import keras_data
+from memfit.compat.keras_training import has_strategy
 from memfit.data.arrays import arrays
 from memfit.errors import InvalidInput, MemfitError
 from memfit.planning.does_not_fit import DoesNotFit
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.plan import Plan
 from memfit.scaling.agreeing import agree_on_plan
+from memfit.scaling.cluster import find_cluster
 from memfit.scaling.survivors import register_keeper
 from memfit.survival.resuming import ResumingCallbacks
 from memfit.survival.settings import name_of_rank, record_id
@@ -25,6 +28,7 @@ from memfit.training.records.opening import Place
 from memfit.training.running import MakePlan, stock_runner
 from memfit.training.telling import Teller
 
+_LOG = logging.getLogger("memfit")
 _TIGHTER = 0.8  # of what the plan that ran out had predicted
 
 
@@ -89,6 +93,11 @@ class SupervisedRunner:
     ) -> keras.callbacks.History:
         """Calls Keras's `fit`, past what an earlier process has trained, and saves the state in which it ends."""
         supervision, plan_file = self.supervision, self._plan_file()
+        if has_strategy(model) and find_cluster() is not None:
+            # Reading its variables is a collective, which all ranks would have to do at the same time.
+            _LOG.warning("The script's own strategy trains on several processes: no checkpoints are written.")
+            with stock_runner():
+                return self._keras_fit(model, **arguments)
         peers: Any = find_peers()
         if peers.count > 1:
             agree_on_plan(peers.ranks, plan)

@@ -150,12 +150,14 @@ class _Run:
                 further = position is not None and (furthest is None or position > furthest)
                 attempts = 1 if further else attempts + 1
                 furthest = max(filter(None, (position, furthest)), default=None)
-                if attempts >= _ATTEMPTS and settings.elastic and settings.ranks > 1:
-                    settings, attempts = self._go_on_with_fewer(settings), 0
-                if attempts >= _ATTEMPTS or (crash.memory and self._records.has_custom_loop()):
+                leave_out = attempts >= _ATTEMPTS and settings.elastic and settings.ranks > 1
+                hopeless = crash.memory and self._records.has_custom_loop()
+                if hopeless or (attempts >= _ATTEMPTS and not leave_out):
                     return self._give_up(crash, position, self._processes[ending.rank].log)
                 tighten = ending.rank if crash.memory else None
                 self._start_again(crash, position)
+                if leave_out:
+                    settings, attempts = self._go_on_with_fewer(settings), 0
 
     def _run_once(self, settings: RunSettings, *, tighten: int | None) -> Ending:
         """Runs the script once, in one process or in one for each rank, and says how that ended."""

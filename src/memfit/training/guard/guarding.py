@@ -89,7 +89,12 @@ def guarded_training(
 def guarded_evaluation(
     model: keras.Model, size: int | None, journal: Journal, peers: Peers = ALONE
 ) -> Iterator[None]:
-    """Lets a model evaluate under guard, at first `size` samples at a time."""
+    """Lets a model evaluate under guard, at first `size` samples at a time.
+
+    Only a graph of Keras's own step computes a share of a batch; otherwise every process evaluates all of it.
+    """
+    if is_custom(model, "test_step") or model.run_eagerly:
+        peers = ALONE
     if why_not(model) is not None:
         with mended(), installed(model, test_step=None if size is None else build_test_body(model, size)):
             yield
