@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
 COMPILER := .venv-gpu-compiler
+DOCS := .venv-docs
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-slim bench-trials bench-zoo chaos fuzz fuzz-peaks format clean
+.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-slim bench-trials bench-zoo chaos docs fuzz fuzz-peaks format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -106,9 +107,20 @@ fuzz-peaks: $(VENV)/installed  ## predicted against measured peaks of 100 random
 chaos: $(VENV)/installed  ## faults at random moments, each result compared with the undisturbed run
 	@$(BIN)/python benchmarks/chaos/run.py
 
+# Neither Keras nor TensorFlow: docstrings are read, not imported.
+$(DOCS)/installed: pyproject.toml constraints.txt
+	@echo "Setting up $(DOCS)"
+	@$(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(DOCS)/installed  ## the documentation site in site/; broken links fail
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs --quiet build --strict --clean
+	@echo "site/index.html"
+
 format: $(VENV)/installed  ## rewrite the files as ruff wants them
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(OLDEST) $(COMPILER) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(COMPILER) $(DOCS) site dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
