@@ -7,7 +7,7 @@ DOCS := .venv-docs
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-slim bench-trials bench-zoo chaos docs fuzz fuzz-peaks format clean
+.PHONY: help benchmarks-page demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-slim bench-trials bench-zoo chaos docs fuzz fuzz-peaks format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -57,7 +57,11 @@ check: $(VENV)/installed  ## format, lint, types, import rules, wheel
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python benchmarks/page/write.py --check
 	@.ci/wheel
+
+benchmarks-page:  ## write docs/benchmarks.md from benchmarks/results/*.json
+	@$(PYTHON) benchmarks/page/write.py
 
 bench-data: $(VENV)/installed  ## time and memory of feeding data, against Keras and plain tf.data
 	@$(BIN)/python benchmarks/data/bench.py

@@ -37,7 +37,7 @@ model = keras.Sequential(
     [layers.Rescaling(1 / 255), layers.Conv2D(8, 3, 2), layers.GlobalAveragePooling2D(), layers.Dense(2)]
 )
 model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-memfit.fit(model, train, validation_data=validation, epochs=2, verbose=2)
+model.fit(train, validation_data=validation, epochs=2, verbose=2)  # plain datasets: any fit takes them
 
 # Augmentation before the cache is frozen after the first epoch; the shuffle buffer holds decoded images.
 images = tf.data.Dataset.from_tensor_slices(random.random((64, 64, 64, 3), "float32"))

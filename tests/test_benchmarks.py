@@ -14,6 +14,8 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 STARTED_BY_OTHERS = {"chaos/training.py", "gpu_compiler/until_buffers.py", "data/photos.py"}
 # It kills processes, and so has a test in tests/survival.
 STARTED_BY_OTHERS |= {"chaos/run.py"}
+# It measures nothing: `make check` runs it.
+STARTED_BY_OTHERS |= {"page/write.py"}
 # XLA's compiler for GPUs is not installed here: none of the networks is compiled.
 ARGUMENTS = {"gpu_compiler/run.py": ["no-such-network"]}
 SCRIPTS = sorted(

@@ -1,0 +1,156 @@
+"""The sections of docs/benchmarks.md: one for each benchmark, in the order of the page."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import rows
+from rows import Row
+
+
+@dataclass(frozen=True)
+class Section:
+    """One benchmark on the page.
+
+    Attributes:
+        title: Its heading.
+        target: The make target that measures it.
+        results: The files in `benchmarks/results/` it is made of.
+        columns: The heads of its table.
+        rows: Makes the rows from the figures of those files.
+        note: What a reader has to know to read the table.
+        older: Whether it was measured before the code was reorganised.
+    """
+
+    title: str
+    target: str
+    results: tuple[str, ...]
+    columns: Row
+    rows: Callable[..., list[Row]]
+    note: str = ""
+    older: bool = False
+
+
+_TABLE = ("", "measured")
+_PEAKS = ("predicted", "measured", "error")
+SECTIONS = (
+    Section(
+        "Estimates: 40 trainings", "bench-estimate", ("estimate",), _TABLE, rows.list_estimates, older=True
+    ),
+    Section(
+        "Estimates and plans: networks nobody tuned for",
+        "bench-zoo",
+        ("zoo",),
+        ("network", *_PEAKS, "margin", "runs in what was asked for", "exact plan"),
+        rows.list_zoo,
+        note="The arena of a plan has room for half of stock's activations. Unfinished: 44 networks are wanted.",
+    ),
+    Section(
+        "Estimates: random networks",
+        "fuzz-peaks",
+        ("fuzz-peaks",),
+        _TABLE,
+        rows.list_random_peaks,
+        note="Peaks of 8 MiB and more, at 1/4 to 16 times the batch asked about. Unfinished: 100 networks wanted.",
+    ),
+    Section(
+        "Exactness: random networks against stock Keras in float64",
+        "fuzz",
+        ("fuzz",),
+        ("networks", "that differ"),
+        rows.list_random_networks,
+    ),
+    Section(
+        "A job that fits: what memfit costs",
+        "bench-fit`, `make bench-guard",
+        ("fit-job-that-fits", "guard"),
+        ("", "step time", "first step", "peak"),
+        rows.list_costs,
+        older=True,
+    ),
+    Section(
+        "The largest batch in the same arena",
+        "bench-fit",
+        ("largest-batch",),
+        ("network", "arena", "stock, by trials", "exact plan", "near plan", "found, against trials"),
+        rows.list_largest_batches,
+        note="*Near* plans compute batch statistics over fewer samples. VGG19 has none, so both are exact there.",
+        older=True,
+    ),
+    Section(
+        "Activation checkpointing (rematerialisation)",
+        "bench-remat",
+        ("remat",),
+        ("network", "step", "activations", "divided by", "step time"),
+        rows.list_rematerialised,
+        older=True,
+    ),
+    Section(
+        "Gradient accumulation (micro-batches)",
+        "bench-fit",
+        ("fit-micro-batches",),
+        ("network", "batch", "micro-batch", "peak", "step time"),
+        rows.list_micro_batches,
+        note="VGG19 is mostly weights: it gains nothing at batch 16.",
+        older=True,
+    ),
+    Section(
+        "Large inputs: a 3D U-Net",
+        "bench-large",
+        ("large",),
+        ("", "stock's peak", "memfit's peak", "time", "largest difference"),
+        rows.list_large_inputs,
+    ),
+    Section(
+        "What survives: killed processes and shortages of memory",
+        "chaos",
+        ("chaos",),
+        ("training", "faults", "batches trained", "largest difference of a weight"),
+        rows.list_faults,
+        note="Other work ran beside it.",
+        older=True,
+    ),
+    Section(
+        "Optimizer state",
+        "bench-optimizers",
+        ("optimizers",),
+        ("optimizer", "state", "of Adam's"),
+        rows.list_optimizers,
+    ),
+    Section(
+        "Slim: predicted against measured peaks",
+        "bench-slim",
+        ("slim",),
+        ("network", "variant", *_PEAKS),
+        rows.list_variants,
+        note="Unfinished: EfficientNetV2B0, ResNet50 and VGG16 are to follow.",
+    ),
+    Section("Leaks: 20 loops that leak, 20 that do not", "bench-leaks", ("leaks",), _TABLE, rows.list_leaks),
+    Section(
+        "Many trainings: the parent's memory",
+        "bench-trials",
+        ("trials",),
+        ("", "after 1 training", "after 100"),
+        rows.list_trials,
+    ),
+    Section(
+        "Feeding data",
+        "bench-data",
+        ("data",),
+        _TABLE,
+        rows.list_data,
+        note="Times: larger is faster.",
+        older=True,
+    ),
+    Section(
+        "Watching", "bench-monitor", ("monitor", "records"), ("", "takes"), rows.list_watching, older=True
+    ),
+    Section(
+        "The GPU compiler's own figures, nothing run",
+        "bench-gpu-compiler",
+        ("gpu_compiler",),
+        ("network", "GPU", "largest batch, stock", "exact plan"),
+        rows.list_compiled,
+        note="What cuDNN takes as workspace is a guess. No GPU was used.",
+        older=True,
+    ),
+)
