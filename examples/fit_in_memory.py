@@ -30,10 +30,11 @@ model = keras.Sequential(
 )
 model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
 labels = np.arange(4 * BATCH) % 4
-images = np.random.default_rng(0).normal(size=(len(labels), SIZE, SIZE, 3)) + labels[:, None, None, None] / 4
+noise = np.random.default_rng(0).normal(size=(len(labels), SIZE, SIZE, 3))
+images = (noise + labels[:, None, None, None] / 4).astype("float32")
 
 # Every argument of Keras's fit works. memory= is what training may take, allow= how far a change may go.
-memory = "16MiB" if SMALL else "120MiB"
+memory = "24MiB" if SMALL else "120MiB"
 history = memfit.fit(
     model, images, labels, batch_size=BATCH, epochs=2, verbose=2, memory=memory, allow="exact"
 )

@@ -28,7 +28,8 @@ def train(setting: dict[str, int]) -> dict[str, list[float]]:
 def main() -> None:
     """Tries some widths; the last one is too wide for the memory."""
     widths = [16, 64] if SMALL else [16, 64, 256, 1_000_000]
-    results = memfit.trials(train, [{"units": units} for units in widths], memory="400MiB")
+    settings = [{"units": units} for units in widths]
+    results = memfit.trials(train, settings, memory="400MiB", parallel=1 if SMALL else None)
     print(results)
     done = [trial for trial in results if trial.status == "done"]
     best = min(done, key=lambda trial: trial.value["loss"][-1])

@@ -22,7 +22,7 @@ model.compile("adam", "sparse_categorical_crossentropy")
 est = memfit.estimate(model, batch_size=64)  # a few small steps in another process; nothing is trained
 print(est)
 
-print("batch 256 would peak at", est.at(256).peak)
+print("batch 128 would peak at", est.at(128).peak)
 for memory in ("32MiB", "128MiB", "1GiB"):
     print(
         f"in {memory}: batch 64 {'fits' if est.fits(memory) else 'does not fit'}, at most {est.max_batch(memory)}"
