@@ -34,7 +34,7 @@ noise = np.random.default_rng(0).normal(size=(len(labels), SIZE, SIZE, 3))
 images = (noise + labels[:, None, None, None] / 4).astype("float32")
 
 # Every argument of Keras's fit works. memory= is what training may take, allow= how far a change may go.
-memory = "24MiB" if SMALL else "120MiB"
+memory = "100MiB" if SMALL else "120MiB"
 history = memfit.fit(
     model, images, labels, batch_size=BATCH, epochs=2, verbose=2, memory=memory, allow="exact"
 )

@@ -8,7 +8,8 @@ memfit.configure(memory="400MiB")
 
 import keras  # noqa: E402
 
-SIZE = 32 if "EXAMPLE_SMALL" in os.environ else 96
+SMALL = "EXAMPLE_SMALL" in os.environ
+SIZE = 32 if SMALL else 96
 layers = keras.layers
 inputs = keras.Input((SIZE, SIZE, 3))
 x = layers.Conv2D(16, 3, strides=2, padding="same", activation="relu")(inputs)
@@ -23,12 +24,12 @@ est = memfit.estimate(model, batch_size=64)  # a few small steps in another proc
 print(est)
 
 print("batch 128 would peak at", est.at(128).peak)
-for memory in ("32MiB", "128MiB", "1GiB"):
-    print(
-        f"in {memory}: batch 64 {'fits' if est.fits(memory) else 'does not fit'}, at most {est.max_batch(memory)}"
-    )
+for memory in ("128MiB", "256MiB"):
+    print(f"batch 64 in {memory}:", est.fits(memory).why)
+if not SMALL:  # other batch sizes are recorded as far as it takes
+    print("largest batch in 1 GiB:", est.max_batch("1GiB"))
 print("largest tensors at the peak:")
 for tensor in est.top(3):
-    print("  ", tensor)
+    print(f"  {tensor.bytes}  {tensor.kind}, {tensor.layer}")
 
 print("the step over time:", memfit.plot(est, "will-it-fit.html", memory="128MiB"))
