@@ -120,7 +120,7 @@ $(DOCS)/installed: pyproject.toml constraints.txt
 
 docs: $(DOCS)/installed  ## the documentation site in site/; broken links fail
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs --quiet build --strict --clean
-	@echo "site/index.html"
+	@echo "site/index.html (with search: $(PYTHON) -m http.server -d site)"
 
 format: $(VENV)/installed  ## rewrite the files as ruff wants them
 	@$(BIN)/ruff format .

@@ -48,10 +48,15 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Points links to scripts and notebooks, which are not part of the site, at the gallery."""
+def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
+    """Points links to scripts and notebooks at the gallery, and makes links of pages that are named as files."""
     up = "../" * page.file.src_uri.count("/")
-    return re.sub(r"\]\((?:\.\./)+examples/[^)]*\)", f"]({up}examples.md)", markdown)
+
+    def link(match: re.Match[str]) -> str:
+        return f"[{match[0]}]({up}{match[1]})" if files.get_file_from_path(match[1]) else match[0]
+
+    markdown = re.sub(r"\]\((?:\.\./)+examples/[^)]*\)", f"]({up}examples.md)", markdown)
+    return re.sub(r"`docs/([\w/-]+\.md)`", link, markdown)
 
 
 def _add_to_guide(nav: list[dict[str, Any]], name: str) -> None:
