@@ -3,7 +3,7 @@
 python examples/plain_script.py
 memfit estimate examples/plain_script.py                # will it fit? what is it made of?
 memfit run --memory 40MiB examples/plain_script.py      # the same results in less memory
-memfit run examples/plain_script.py -- --kill           # it is killed half-way, and ends as if it had not been
+memfit run examples/plain_script.py --kill              # it is killed half-way, and ends as if it had not been
 memfit run --ranks 2 examples/plain_script.py           # two processes, one large batch
 """
 
