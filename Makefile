@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 OLDEST := .venv-oldest
 COMPILER := .venv-gpu-compiler
+RAY := .venv-ray
 DOCS := .venv-docs
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help benchmarks-page demo test test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-slim bench-trials bench-zoo chaos docs fuzz fuzz-peaks format clean
+.PHONY: help benchmarks-page demo dist test test-all test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-slim bench-trials bench-zoo chaos docs fuzz fuzz-peaks format clean test-ray bench-scale chaos-scale
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -24,7 +25,10 @@ demo: $(VENV)/installed  ## train in a small arena: stock Keras, then memfit
 # Three workers for two cores: TensorFlow waits 10 s before it fails an allocation. tests/conftest.py has the order.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
-test: $(VENV)/installed  ## all tests (CI runs them, and `make check`)
+test: $(VENV)/installed  ## the tests (CI runs them, and `make check`), but for those of tests/slow.txt
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+
+test-all: $(VENV)/installed  ## all tests
 	@$(BIN)/python -m pytest $(PARALLEL)
 
 $(OLDEST)/installed: pyproject.toml constraints-oldest.txt
@@ -48,6 +52,16 @@ $(COMPILER)/installed: pyproject.toml constraints.txt
 
 test-gpu-compiler: $(COMPILER)/installed  ## the tests that need memfit[gpu-compiler]
 	@$(COMPILER)/bin/python -m pytest tests/estimation/test_gpu_compiler.py tests/compat/test_jax_compiler.py
+
+# Half a GB, and only this needs it.
+$(RAY)/installed: pyproject.toml constraints.txt
+	@echo "Setting up $(RAY) (0.5 GB more than $(VENV))"
+	@$(PYTHON) -m venv $(RAY)
+	@$(RAY)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,dev,ray]'
+	@touch $@
+
+test-ray: $(RAY)/installed  ## the tests that need memfit[ray], on a real local Ray cluster
+	@$(RAY)/bin/python -m pytest tests/scaling/test_ray.py
 
 bench-gpu-compiler: $(COMPILER)/installed  ## what XLA says for T4, A100, RTX 4090: stock, memfit, largest batches
 	@$(COMPILER)/bin/python benchmarks/gpu_compiler/run.py
@@ -96,6 +110,9 @@ bench-remat: $(VENV)/installed  ## memory and time of rematerialised steps, agai
 	@$(BIN)/python benchmarks/remat/bench.py
 	@$(BIN)/python benchmarks/remat/planned.py
 
+bench-scale: $(VENV)/installed  ## 2 and 3 ranks against one device and MirroredStrategy: results, time, memory
+	@$(BIN)/python benchmarks/scale/run.py
+
 bench-slim: $(VENV)/installed  ## variants of seven networks: predicted peaks against measured ones; goes on where it stopped
 	@$(BIN)/python benchmarks/slim/run.py
 
@@ -122,9 +139,15 @@ docs: $(DOCS)/installed  ## the documentation site in site/; broken links fail
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs --quiet build --strict --clean
 	@echo "site/index.html (with search: $(PYTHON) -m http.server -d site)"
 
+dist:  ## wheel and sdist in dist/, checked by twine and used in an empty environment
+	@.ci/dist
+
+chaos-scale: $(VENV)/installed  ## ranks killed, frozen, late, out of memory in every stage: compared with the undisturbed run
+	@$(BIN)/python benchmarks/scale/run_faults.py
+
 format: $(VENV)/installed  ## rewrite the files as ruff wants them
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(OLDEST) $(COMPILER) $(DOCS) site dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(COMPILER) $(RAY) $(DOCS) site dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

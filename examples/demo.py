@@ -4,6 +4,7 @@ Run it with `make demo`. It needs no GPU: the arena is TensorFlow's own allocato
 """
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,17 +58,18 @@ def fit() -> tuple[list[float], Any]:
     return history.history["loss"], history.memory
 
 
-def draw_timeline() -> Path:
-    """Writes what a stock step is made of, and where the arena ends, as one HTML file."""
-    model, _, _ = build_model_and_data()
-    OUTPUT.mkdir(exist_ok=True)
-    return memfit.plot(memfit.estimate(model, batch_size=BATCH), OUTPUT / "stock-step.html", memory=MEMORY)
+def write_report() -> Path:
+    """Writes the run as one HTML page: predicted and measured memory, the plan, what happened."""
+    page = OUTPUT / "report.html"
+    command = [sys.executable, "-m", "memfit", "report", "--output", str(page), "--force"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return page
 
 
 def main() -> None:
     """Shows the whole: the OOM of stock Keras, the plan, the training, the figures."""
-    # The processes below inherit it: TensorFlow's log would hide the rest.
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    # The processes below inherit these: TensorFlow's log would hide the rest, and records of runs go to the output.
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "MEMFIT_RUNS": str(OUTPUT.resolve() / "runs")}
     print(f"A residual network, batch {BATCH}, in an arena of {MEMORY}.\n")
     print("1. Stock Keras (TensorFlow waits 10 s before it gives up) ...", flush=True)
     try:
@@ -83,7 +85,7 @@ def main() -> None:
     expected = memfit.isolated(train_stock, memory="4GiB")
     print(f"   loss of the epochs, stock:  {'  '.join(f'{loss:.6f}' for loss in expected)}")
     print(f"   loss of the epochs, memfit: {'  '.join(f'{loss:.6f}' for loss in losses)}\n")
-    print(f"The stock step's memory over time: {memfit.isolated(draw_timeline)}")
+    print(f"The whole run as a page: {write_report()}")
 
 
 if __name__ == "__main__":

@@ -50,12 +50,19 @@ def in_float64() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the tests of the longest files first."""
+    """Puts the tests of the longest files first, and marks those of `slow.txt`, which `make test` leaves out."""
+    here = Path(__file__).parent
+    listed = (here / "slow.txt").read_text().splitlines()
+    slow = {line for line in listed if line and not line.startswith("#")}
 
     def place(item: pytest.Item) -> int:
-        name = str(item.path.relative_to(Path(__file__).parent))
+        name = str(item.path.relative_to(here))
         return _LONGEST.index(name) if name in _LONGEST else len(_LONGEST)
 
+    for item in items:
+        name = item.nodeid.removeprefix("tests/")
+        if slow & {name, name.partition("[")[0], name.partition("::")[0]}:
+            item.add_marker("slow")
     items.sort(key=place)
 
 

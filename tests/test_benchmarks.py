@@ -53,23 +53,31 @@ def run_all(scripts: dict[str, list[str]]) -> dict[str, list[str]]:
     return outcomes
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> dict[str, list[str]]:
-    """What became of each: one process runs them all, and forks record, as imports take longer than most."""
-    scripts = {
-        str(BENCHMARKS / name): ARGUMENTS.get(name, []) for name in SCRIPTS if name not in STARTED_BY_OTHERS
-    }
-    return run_forked(run_all, scripts, TF_ENABLE_ONEDNN_OPTS="0")
+# A smoke run of these takes a few seconds; `make test-all` runs the others, too.
+QUICK = {"data/bench.py", "estimate/run.py", "fit/micro_batches.py", "gpu_compiler/run.py", "leaks/run.py"}
 
 
-@pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in STARTED_BY_OTHERS])
-def test_a_benchmark_runs_in_its_smoke_form(outcomes: dict[str, list[str]], name: str) -> None:
-    failure, printed = outcomes[str(BENCHMARKS / name)]
-    assert not failure, failure
-    assert printed.strip()  # a table
+def _run(names: list[str]) -> dict[str, list[str]]:
+    """What becomes of some: one process runs them all, and forks record, as imports take longer than most."""
+    return run_forked(
+        run_all,
+        {str(BENCHMARKS / name): ARGUMENTS.get(name, []) for name in names},
+        TF_ENABLE_ONEDNN_OPTS="0",
+    )
 
 
-def test_a_smoke_run_leaves_the_results_alone(outcomes: dict[str, list[str]]) -> None:
+def _check(outcomes: dict[str, list[str]]) -> None:
+    for name, (failure, printed) in outcomes.items():
+        assert not failure, f"{name}: {failure}"
+        assert printed.strip(), name  # a table
     command = ["git", "status", "--porcelain", "benchmarks/results"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=BENCHMARKS.parent)
-    assert done.stdout == ""
+    assert done.stdout == "", "a smoke run leaves the results alone"
+
+
+def test_quick_benchmarks_run_in_their_smoke_form() -> None:
+    _check(_run(sorted(QUICK)))
+
+
+def test_the_other_benchmarks_run_in_their_smoke_form() -> None:
+    _check(_run([name for name in SCRIPTS if name not in STARTED_BY_OTHERS | QUICK]))

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from fuzz.compare import NotTrained, find_difference
 from fuzz.networks import Network, networks
 
-NETWORKS = 8
+NETWORKS = 4
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -53,3 +53,10 @@ def test_errors_name_no_internals() -> None:
 
 def test_the_public_face_stays_small() -> None:
     assert len(memfit.__all__) <= 34
+
+
+def test_the_tests_listed_as_slow_exist() -> None:
+    for line in (_ROOT / "tests" / "slow.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            file, _, test = line.partition("::")
+            assert f"def {test.partition('[')[0]}" in (_ROOT / "tests" / file).read_text(), line

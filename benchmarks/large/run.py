@@ -17,7 +17,7 @@ from machine import RESULTS, SMOKE, isolated, write
 from memfit.tables import table
 
 ARENA = "12GiB"
-SIDE, LARGE_SIDE, FILTERS = (16, 32, 2) if SMOKE else (96, 256, 4)
+SIDE, LARGE_SIDE, FILTERS, DEPTH = (8, 16, 2, 1) if SMOKE else (96, 256, 4, 3)
 
 
 def unet(side: int, depth: int) -> Any:
@@ -62,7 +62,7 @@ def train(memory: str | None) -> dict[str, Any]:
 
     import memfit
 
-    model, x = unet(SIDE, 3), volumes(3, SIDE)
+    model, x = unet(SIDE, DEPTH), volumes(3, SIDE)
     y = (x > 0.5).astype("float32")
     plan = None if memory is None else memfit.plan(model, 1, memory, "exact", data=(x, y))
     tf.config.experimental.reset_memory_stats("CPU:0")

@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from memfit.planning.plan import Plan as Plan
     from memfit.planning.planning import plan as plan
     from memfit.reporting.timeline import plot as plot
+    from memfit.scaling.fitting import evaluate as evaluate
+    from memfit.scaling.fitting import fit as fit
+    from memfit.scaling.fitting import predict as predict
     from memfit.searching.isolating import isolate as isolate
     from memfit.searching.trying import trials as trials
     from memfit.sizes import Size as Size
     from memfit.slimming.slimming import slim as slim
-    from memfit.training.evaluating import evaluate as evaluate
-    from memfit.training.fitting import fit as fit
     from memfit.training.gradients import gradients as gradients
     from memfit.training.guard.events import OutOfMemory as OutOfMemory
     from memfit.training.leaks.watch import watch as watch
     from memfit.training.monitoring.monitoring import MemoryMonitor as MemoryMonitor
-    from memfit.training.predicting import predict as predict
     from memfit.training.records.files import runs as runs
     from memfit.training.run import Run as Run
 
@@ -61,9 +61,9 @@ _HOME = {
     "arrays": "memfit.data.arrays",
     "budget": "memfit.budgets.budget",
     "configure": "memfit.budgets.configuration",
-    "evaluate": "memfit.training.evaluating",
+    "evaluate": "memfit.scaling.fitting",
     "explain": "memfit.planning.explaining",
-    "fit": "memfit.training.fitting",
+    "fit": "memfit.scaling.fitting",
     "gradients": "memfit.training.gradients",
     "images": "memfit.data.images",
     "estimate": "memfit.estimation.estimating",
@@ -73,7 +73,7 @@ _HOME = {
     "optimizers": "memfit.optimizers",
     "plan": "memfit.planning.planning",
     "plot": "memfit.reporting.timeline",
-    "predict": "memfit.training.predicting",
+    "predict": "memfit.scaling.fitting",
     "release": "memfit.budgets.releasing",
     "runs": "memfit.training.records.files",
     "slim": "memfit.slimming.slimming",

@@ -239,6 +239,34 @@ def test_statistics_can_be_left_alone():
     assert not np.array_equal(layer.moving_mean.numpy(), before)
 
 
+@canary("keras_layers.moments_replaced", "BatchNormalization._moments", "_reduction_axes", of="keras")
+def test_moments_can_be_computed_otherwise():
+    layer = keras.layers.BatchNormalization()
+    layer.build((None, 4))
+    seen = []
+
+    def moments(inputs, mask, axes):
+        seen.append((tuple(inputs.shape), mask, axes))
+        return keras.ops.zeros(4), keras.ops.ones(4)
+
+    with keras_layers.moments_replaced(layer, moments):
+        layer(np.ones((2, 4)), training=True)
+    layer(np.ones((2, 4)), training=True)
+    assert seen == [((2, 4), None, [0])]
+
+
+@canary("keras_layers.layer_states", "Layer._non_trainable_variables", of="keras")
+def test_frozen_weights_are_told_from_statistics():
+    dropout = keras.layers.Dropout(0.5)
+    model = keras.Sequential(
+        [keras.Input((3,)), keras.layers.Dense(2), keras.layers.BatchNormalization(), dropout]
+    )
+    model.trainable = False
+    states = keras_layers.layer_states(model)
+    assert [variable.name for variable in states[:2]] == ["moving_mean", "moving_variance"]
+    assert states[2:] == [dropout.seed_generator.state]
+
+
 @canary("keras_layers.functional_of", "Functional", "Sequential._functional", of="keras")
 def test_the_graph_of_a_functional_and_of_a_sequential_model_is_found(nested):
     functional = keras.Model(nested.inputs, nested.outputs)

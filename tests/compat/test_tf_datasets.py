@@ -177,3 +177,15 @@ def test_a_copy_shuffles_as_the_original_would_and_leaves_its_order_alone():
     copy = tf_datasets.with_own_order(looked_at)
     seen = [list(map(np.ndarray.tolist, each.as_numpy_iterator())) for each in (copy, looked_at, untouched)]
     assert seen[0] == seen[1] == seen[2]
+
+
+@canary("tf_datasets.is_from_service", "_DataServiceDatasetV2", of="tensorflow")
+def test_data_from_a_service_is_recognised() -> None:
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer(service.DispatcherConfig(port=0))
+    read = tf.data.Dataset.range(4).apply(service.distribute("distributed_epoch", dispatcher.target))
+    parts = [tf_datasets.is_from_service(part) for part in tf_datasets.dataset_parts(read.batch(2))]
+    assert parts.count(True) >= 1
+    assert not any(
+        map(tf_datasets.is_from_service, tf_datasets.dataset_parts(tf.data.Dataset.range(3).batch(2)))
+    )

@@ -31,6 +31,13 @@ def load_any_size(path):
     return tf.io.decode_jpeg(tf.io.read_file(path), channels=3)
 
 
+def by_service():
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer(service.DispatcherConfig(port=0))
+    read = DATA.range(8).apply(service.distribute("distributed_epoch", dispatcher.target))
+    return read.prefetch(1)
+
+
 def flip(image):
     return tf.image.random_flip_left_right(image)
 
@@ -118,6 +125,7 @@ CASES = {
         lambda: DATA.range(3).cache("/nowhere/a").concatenate(DATA.range(4).cache("/nowhere/a")),
         lambda: DATA.range(3).cache("/nowhere/a").concatenate(DATA.range(4).cache("/nowhere/b")),
     ),
+    "service-without-order": (by_service, lambda: DATA.range(8).prefetch(1)),
     "too-few-files": (lambda: sharded(1, FILE), lambda: sharded(1, BY_DATA)),
     "no-parallel-calls": (
         lambda: paths().map(load).batch(32).prefetch(1),

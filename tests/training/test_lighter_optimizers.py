@@ -94,7 +94,7 @@ def test_a_shortage_leaves_no_trace_in_moments_of_8_bits(borrowed: bool, courses
 
 
 def many_weights(optimizer: Any) -> Any:
-    """A network of many equal weights: which of two are updated at once, which threads decide, is little of its peak."""
+    """A network of many equal weights: which two are updated at once, as threads decide, is little of its peak."""
     return network(optimizer, depth=12, width=384)
 
 

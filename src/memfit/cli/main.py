@@ -15,6 +15,7 @@ from memfit.survival.flags import as_flags
 COMMANDS = (
     "cache",
     "compare",
+    "completion",
     "devices",
     "doctor",
     "estimate",
@@ -32,7 +33,7 @@ COMMANDS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code: 2 for wrong usage or input, 1 for other failures."""
-    parser = _parser()
+    parser = make_parser()
     args = _parse(parser, sys.argv[1:] if argv is None else list(argv))
     if args.command is None:
         parser.print_help()
@@ -65,7 +66,8 @@ def _parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespa
     return args
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="memfit", description=__doc__, epilog="memfit COMMAND --help says more about each."
     )

@@ -2,12 +2,16 @@
 
     memfit run --memory 8GiB train.py --epochs 20
     memfit run --resume train.py --epochs 20
+    memfit run --ranks 4 train.py
 
 Calls of fit(), evaluate() and predict() go through memfit. Before each fit() it says what is planned, at the end
 what came of it. When the process dies (out of memory, SIGKILL, a crash in a kernel), it is started again and goes
 on at the batch it was at. Ctrl-C ends it after the batch, with a checkpoint in .memfit/ of the current directory; a
 run that reaches its end removes what it kept there. A loop without fit() is measured, not changed. What memfit says
 goes to the error stream; the exit code is the script's.
+
+With --ranks the script runs in several processes, one for each GPU, which train as one large device would. Under
+TF_CONFIG or Slurm's srun a process joins the job that it belongs to; with --ray a Ray cluster runs the ranks.
 """
 
 import argparse
@@ -27,6 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("--memory", help="what each fit() may take, such as 8GiB (default: what is free)")
     add_allow(parser)
+    parser.add_argument(
+        "--ranks", type=int, default=1, metavar="N", help="train on N devices of this machine together"
+    )
+    parser.add_argument(
+        "--ray", action="store_true", help="let a Ray cluster run the ranks (pip install 'memfit[ray]')"
+    )
+    parser.add_argument(
+        "--elastic",
+        action="store_true",
+        help="go on with fewer ranks where one cannot be started again",
+    )
     parser.add_argument("--resume", action="store_true", help="go on where an earlier run was stopped")
     parser.add_argument(
         "--strict",
@@ -56,7 +71,19 @@ def run(args: argparse.Namespace) -> int:
     from memfit.survival.supervising import supervise
 
     quiet = args.quiet or args.json
-    settings = RunSettings(args.memory, args.allow, args.strict, quiet=quiet, watch=args.watch)
+    settings = RunSettings(
+        args.memory,
+        args.allow,
+        args.strict,
+        quiet=quiet,
+        watch=args.watch,
+        ranks=args.ranks,
+        elastic=args.elastic,
+    )
+    if args.ray:
+        from memfit.survival.ray_job import run_on_ray
+
+        return run_on_ray(args.script, args.arguments, settings, resume=args.resume, tell=_tell)
     seen: list[tuple[Path, RunRecord]] = []
 
     def report(records: Sequence[tuple[Path, "RunRecord"]]) -> None:

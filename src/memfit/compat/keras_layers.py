@@ -5,7 +5,7 @@ Checked with Keras 3.12.0 and 3.15.1.
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -101,6 +101,18 @@ def statistics_left_alone() -> Iterator[None]:
         keras.layers.BatchNormalization.call = own
 
 
+@contextmanager
+def moments_replaced(layer: Any, moments: Callable[[Any, Any, Sequence[int]], Any]) -> Iterator[None]:
+    """Lets a BatchNormalization layer compute its moments by `moments(inputs, mask, axes)`."""
+    object.__setattr__(
+        layer, "_moments", lambda inputs, mask: moments(inputs, mask, list(layer._reduction_axes))
+    )
+    try:
+        yield
+    finally:
+        object.__delattr__(layer, "_moments")
+
+
 def input_structure(model: Any) -> Any:
     """The inputs of a functional model as its `call` takes them, nested as they are; None where it has none."""
     return getattr(model, "_inputs_struct", None)
@@ -187,6 +199,12 @@ def own_seed_generators(model: Any) -> list[Any]:
     """All generators that a model's layers draw from, each once."""
     generators = [generator for layer in all_layers(model) for generator in layer._seed_generators]
     return list({id(generator): generator for generator in generators}.values())
+
+
+def layer_states(model: Any) -> list[Any]:
+    """The variables that layers keep beside weights, such as statistics and seeds; frozen weights are not."""
+    states = [variable for layer in all_layers(model) for variable in layer._non_trainable_variables]
+    return states + [generator.state for generator in own_seed_generators(model)]
 
 
 def shared_seed_generator() -> Any:

@@ -136,6 +136,11 @@ def is_parallel(part: Any) -> bool:
     return getattr(part, "_num_parallel_calls", None) is not None
 
 
+def is_from_service(part: Any) -> bool:
+    """Whether a part of a pipeline is read from tf.data service."""
+    return type(part).__name__.startswith("_DataServiceDataset")
+
+
 def is_out_of_order(part: Any) -> bool:
     """Says whether a stage was allowed to give elements as they become ready."""
     if type(part).__name__ != "_ParallelInterleaveDataset":

@@ -85,8 +85,8 @@ def arrays(
             tensor.set_shape((None, *array.shape[1:]))
         return tf.nest.pack_sequence_as(structure, rows)
 
-    def make_batches(epoch: Tensor, first: Tensor, numbers: Tensor) -> Any:
-        batches = tf.data.Dataset.from_tensor_slices(numbers).batch(batch_size)
+    def make_batches(epoch: Tensor, first: Tensor, numbers: Tensor, size: Tensor) -> Any:
+        batches = tf.data.Dataset.from_tensor_slices(numbers).batch(size)
         return batches.enumerate(first).map(lambda batch, chosen: (epoch, batch, batch_of(chosen)))
 
     any_length = finish_iterations(per_iteration(order, make_batches), order, ahead=ahead, memory=share)

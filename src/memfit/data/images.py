@@ -93,7 +93,14 @@ def images(
             dataset = any_length.apply(tf.data.experimental.assert_cardinality(order.batches))
         batch_bytes = Size(min(batch_size, order.samples) * height * width * channels)
         dataset.memfit = Pipeline(
-            order, batch_bytes, sizing.ahead, sizing.memory, any_length, where, bad_files
+            order,
+            batch_bytes,
+            sizing.ahead,
+            sizing.memory,
+            any_length,
+            where,
+            bad_files,
+            varies=bool(augment) and not number,
         )
         dataset.file_paths = [files.paths[index] for index in part]
         dataset.class_names = list(files.class_names)
@@ -114,8 +121,8 @@ def _dataset(files: Files, part: Any, loader: Loader, order: Order, step: Step |
             pixels, targets = step(pixels, targets, seed)
         return epoch, batch, pixels if targets is None else (pixels, targets)
 
-    def make_batches(epoch: Tensor, first: Tensor, numbers: Tensor) -> Any:
-        batches = loader.batches(first, tf.gather(part, numbers), order.batch_size)
+    def make_batches(epoch: Tensor, first: Tensor, numbers: Tensor, size: Tensor) -> Any:
+        batches = loader.batches(first, tf.gather(part, numbers), size)
         return batches.map(
             lambda batch, chosen, pixels: finish(epoch, batch, chosen, pixels),
             num_parallel_calls=sizing.augmenters if step is not None else None,

@@ -47,7 +47,7 @@ class Loader:
         with tf.init_scope():
             return tf.constant(list(self.paths))
 
-    def batches(self, first: Tensor, chosen: Tensor, batch_size: int) -> Any:
+    def batches(self, first: Tensor, chosen: Tensor, batch_size: Tensor) -> Any:
         """Returns a dataset of `(batch number, file numbers, images)` for the chosen files in their order.
 
         The first batch has the number `first`. Bad files that are left out make their own batch smaller, down to
@@ -68,7 +68,7 @@ class Loader:
             gathered.map(lambda number, numbers: (number, numbers, self._kept(numbers)))
         )
 
-    def _decoded(self, first: Tensor, chosen: Tensor, states: Tensor, batch_size: int) -> Any:
+    def _decoded(self, first: Tensor, chosen: Tensor, states: Tensor, batch_size: Tensor) -> Any:
         leaves_out = self.bad_files.policy != "raise"
         start = first * batch_size
         end = start + tf.size(chosen, tf.int64)

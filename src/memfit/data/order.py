@@ -8,7 +8,8 @@ else about an iteration depends on the past, so a new process that is told the p
 would have.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,10 +28,12 @@ class Position:
     Attributes:
         epoch: Which epoch's order and augmentation it has.
         batch: Which batch of that epoch comes first.
+        share: A rank and how many there are: of every batch only that rank's share is read.
     """
 
     epoch: int = 0
     batch: int = 0
+    share: tuple[int, int] = (0, 1)
 
 
 @dataclass(frozen=True)
@@ -96,22 +99,42 @@ class Order:
         whole = batch == self.batches
         self.position.epoch, self.position.batch = epoch + whole, 0 if whole else batch
 
-    def begin(self) -> tuple[Any, Any, Any]:
-        """Returns epoch, first batch, and the samples from that batch on, for the iteration that begins now."""
+    def begin(self) -> tuple[Any, Any, Any, Any]:
+        """Returns epoch, first batch, the samples from there on, and how many make a batch, for an iteration."""
         epoch, batch = self.position.epoch, self.position.batch
-        return np.int64(epoch), np.int64(batch), self.of_epoch(epoch)[batch * self.batch_size :]
+        numbers, size = self.of_epoch(epoch)[batch * self.batch_size :], self.batch_size
+        rank, count = self.position.share
+        if count > 1:
+            batches = np.split(numbers, range(size, len(numbers), size))
+            numbers = np.concatenate([np.array_split(each, count)[rank] for each in batches])
+            size = len(np.array_split(np.arange(size), count)[rank])
+        return np.int64(epoch), np.int64(batch), numbers, np.int64(size)
+
+    @contextmanager
+    def sharing(self, rank: int, count: int) -> Iterator[bool]:
+        """Lets iterations read a rank's share of every batch; yields False where a rank would have none of one."""
+        least = self.samples % self.batch_size or self.batch_size
+        if min(least, self.batch_size) < count:
+            yield False
+            return
+        self.position.share = (rank, count)
+        try:
+            yield True
+        finally:
+            self.position.share = (0, 1)
 
 
-def per_iteration(order: Order, make_batches: Callable[[Tensor, Tensor, Tensor], Any]) -> Any:
+def per_iteration(order: Order, make_batches: Callable[[Tensor, Tensor, Tensor, Tensor], Any]) -> Any:
     """Returns a dataset that is made anew in every iteration, where `order` says that it begins.
 
-    `make_batches` gets the epoch, the first batch and the sample numbers from there on.
+    `make_batches` gets the epoch, the first batch, the sample numbers from there on, and how many make a batch.
     """
 
     def begin(_: Tensor) -> Any:
         with tf.name_scope("memfit"):
-            epoch, batch, numbers = tf.numpy_function(order.begin, [], [tf.int64] * 3)
-        return tf.ensure_shape(epoch, ()), tf.ensure_shape(batch, ()), tf.ensure_shape(numbers, (None,))
+            epoch, batch, numbers, size = tf.numpy_function(order.begin, [], [tf.int64] * 4)
+        shapes = ((epoch, ()), (batch, ()), (numbers, (None,)), (size, ()))
+        return tuple(tf.ensure_shape(tensor, shape) for tensor, shape in shapes)
 
     return tf.data.Dataset.range(1).map(begin).flat_map(make_batches)
 

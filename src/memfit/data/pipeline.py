@@ -21,6 +21,7 @@ class Pipeline:
         any_length: The dataset without the promise that every iteration has all the batches.
         cache: Where decoded images are kept, and why there.
         bad_files: The files left out so far.
+        varies: Whether samples are augmented, by random numbers of the whole batch.
     """
 
     order: Order
@@ -30,6 +31,12 @@ class Pipeline:
     any_length: Any
     cache: str = "none"
     bad_files: BadFiles | None = None
+    varies: bool = False
+
+    @property
+    def shareable(self) -> bool:
+        """Whether a rank can read its share alone: no random number or missing file is of the whole batch."""
+        return not self.varies and (self.bad_files is None or self.bad_files.policy == "raise")
 
     @property
     def batches(self) -> int:

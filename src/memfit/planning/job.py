@@ -42,6 +42,7 @@ class Job:
         data: An example of the training data, or None.
         validation_batch_size: Samples in a validation batch; None where there is no validation.
         device: The GPU it is planned for; None for this machine's CPU.
+        ranks: How many processes train together; the batch is the largest share of one of theirs.
     """
 
     model: Any
@@ -51,6 +52,7 @@ class Job:
     data: Any = None
     validation_batch_size: int | None = None
     device: GPU | None = None
+    ranks: int = 1
 
     @property
     def is_fit(self) -> bool:

@@ -23,6 +23,7 @@ from memfit.estimation.worst_batch import batch_size_of, look_where_needed
 from memfit.planning.bound import sample_bytes, upper_bound
 from memfit.planning.build_plan import build_plan, build_stock_plan
 from memfit.planning.candidates import Candidate, choose_best
+from memfit.planning.exchange import exchange_bytes
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import RECORDED_PARTS, Job
 from memfit.planning.levers import levers_for
@@ -46,6 +47,7 @@ def plan(
     data: Any = None,
     validation_batch_size: int | None = None,
     device: str | None = None,
+    ranks: int = 1,
 ) -> Plan:
     """Chooses what to change so that a training fits into the memory.
 
@@ -66,6 +68,8 @@ def plan(
         device: A GPU to plan for, such as "RTX 4090", which need not be there; the GPU of this machine, if there is
             one, unless told. With memfit[gpu-compiler] installed its own compiler's figures are used. Its memory is
             taken where `memory` is None.
+        ranks: How many processes train together, each on a device of its own. Batches are those of all of them;
+            the plan is for the largest share of one, and counts what adding up the gradients takes.
 
     Returns:
         The plan; print it, or give it to `memfit.fit(..., plan=plan)`.
@@ -78,6 +82,10 @@ def plan(
     if batch_size is None:
         batch_size = shapes.largest()[0][0][0] if shapes is not None else batch_size_of(data, None)
     _check(model, batch_size)
+    if batch_size != "max":
+        batch_size = -(-batch_size // ranks)
+    if validation_batch_size is not None:
+        validation_batch_size = -(-validation_batch_size // ranks)
     only = fixed_batch(model)
     if batch_size == "max":
         batch_size = only or "max"
@@ -86,10 +94,17 @@ def plan(
     card = find_gpu(device)
     available = card.usable if card and device and memory is None else read_memory(memory)
     _check_weights(model, available)
-    job = Job(model, batch_size, available, Fidelity.read(allow), data, validation_batch_size, card)
+    exchange = exchange_bytes(model) if ranks > 1 else Size(0)
+    room = Size(available - exchange)
+    job = Job(model, batch_size, room, Fidelity.read(allow), data, validation_batch_size, card, ranks)
     if shapes is None:
-        return _plan_one(job, bounded=device is None)
-    return plan_for_shapes(job, shapes, partial(_plan_one, bounded=device is None), _estimate_stock)
+        made = _plan_one(job, bounded=device is None)
+    else:
+        made = plan_for_shapes(job, shapes, partial(_plan_one, bounded=device is None), _estimate_stock)
+    if not exchange:
+        return made
+    stock, predicted = Size(made.stock + exchange), Size(made.predicted + exchange)
+    return replace(made, memory=available, stock=stock, predicted=predicted)
 
 
 def _estimate_stock(job: Job) -> Estimate:
@@ -134,7 +149,7 @@ def _key(job: Job) -> tuple[Any, ...] | None:
         return None
     data = (held_bytes(job.data), *(lever.see_in_data(job) for lever in levers_for(job)))
     levers = tuple(type(lever).__qualname__ for lever in levers_for(job))
-    asked = (job.batch_size, int(job.memory), str(job.allow), job.validation_batch_size)
+    asked = (job.batch_size, int(job.memory), str(job.allow), job.validation_batch_size, job.ranks)
     return ("plan", name, data, levers, job.device, asked)
 
 

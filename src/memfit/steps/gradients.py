@@ -2,11 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from memfit.compat.tf_graphs import make_variable, run_after
+from memfit.steps.micro_batches.rows import Kind, Piece, Rows, add_up_rows, rows_of
+
+if TYPE_CHECKING:
+    from memfit.steps.share import Communicator
 
 
 class GradientShelf:
@@ -27,6 +31,7 @@ class GradientShelf:
         self._buffers: dict[int, tuple[tf.Variable, ...]] = {}
         self._shapes: dict[int, Any] = {}
         self._weights: list[Any] = []
+        self._kinds: dict[int, list[Kind]] = {}
 
     def put(self, gradients: Sequence[Any], weights: Sequence[Any]) -> None:
         """Takes the gradients of a step; some of them may be None."""
@@ -36,7 +41,10 @@ class GradientShelf:
             if gradient is None:
                 continue
             rows = isinstance(gradient, tf.IndexedSlices)
-            parts = (gradient.values, gradient.indices) if rows else (gradient,)
+            if rows:
+                gradient = rows_of(gradient, weight.shape)
+                self._kinds[id(weight)] = gradient.kinds
+            parts = [part for piece in gradient.pieces for part in piece] if rows else [gradient]
             for buffer, part in zip(self._buffers_of(weight, parts), parts, strict=True):
                 if self.own_buffers and not rows:
                     done = buffer.assign_add(part, read_value=False)
@@ -61,10 +69,38 @@ class GradientShelf:
         if len(parts) == 1:
             parts[0].set_shape(weight.shape)
             return parts[0]
-        values, indices = parts
-        values.set_shape([None, *weight.shape[1:]])
-        indices.set_shape([None])
-        return tf.IndexedSlices(values, indices, tf.constant(list(weight.shape), tf.int64))
+        pieces = [Piece(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
+        for values, indices in pieces:
+            values.set_shape([None, *weight.shape[1:]])
+            indices.set_shape([None])
+        return Rows(pieces, self._kinds[id(weight)], weight.shape)
+
+    def sum_over(self, ranks: "Communicator") -> None:
+        """Makes of every gradient its sum over all ranks, one after the other, in the place of the rank's own."""
+        done: list[Any] = []
+        for weight in self._weights:
+            with tf.control_dependencies(done):
+                gradient = self.read(weight)
+            if gradient is None:
+                continue
+            if not isinstance(gradient, Rows):
+                (total,) = ranks.sum([gradient])
+                done = [self._buffers[id(weight)][0].assign(total, read_value=False)]
+                continue
+            totals = [_sum_rows(ranks, *pair) for pair in zip(gradient.pieces, gradient.kinds, strict=True)]
+            parts = [part for piece in totals for part in piece]
+            pairs = zip(self._buffers[id(weight)], parts, strict=True)
+            done = [buffer.assign(part, read_value=False) for buffer, part in pairs]
+
+    def put_nothing(self) -> None:
+        """Takes the gradients of no sample: zeros, and no rows."""
+        for weight in self._weights:
+            kinds = self._kinds.get(id(weight), ())
+            for number, buffer in enumerate(self._buffers.get(id(weight), ())):
+                if not kinds:
+                    buffer.assign(zeros(weight.shape, buffer.dtype))
+                else:
+                    buffer.assign(zeros([0] if number % 2 else [0, *weight.shape[1:]], buffer.dtype))
 
     def buffers(self) -> list[tf.Variable]:
         """The variables that hold the gradients."""
@@ -113,6 +149,14 @@ def _from_the_last(ops: Sequence[Any]) -> list[Any]:
             before = [*(tensor.op for tensor in one.inputs), *one.control_inputs]
             waiting += [(one, True), *((other, False) for other in before if other not in position)]
     return sorted(ops, key=position.__getitem__)
+
+
+def _sum_rows(ranks: "Communicator", piece: Piece, kind: Kind) -> Piece:
+    """Returns the rows that the samples of all ranks give, in the samples' order."""
+    if not kind.of_samples:  # the same rows on every rank
+        return Piece(ranks.sum([piece.values])[0], piece.indices)
+    joined = Piece(ranks.joined(piece.values), ranks.joined(piece.indices))
+    return add_up_rows(*joined) if kind.once else joined
 
 
 def zeros(shape: Any, dtype: Any) -> Any:

@@ -42,6 +42,11 @@ class Rollback:
             variable.assign(value)
 
     @property
+    def noted(self) -> list[tuple[Any, Any]]:
+        """The variables, each with its value when it was noted."""
+        return list(zip(self._variables, self._values, strict=True))
+
+    @property
     def buffers(self) -> list[tf.Variable]:
         """Where small variables are moved to."""
         return [buffer for _, buffer in self._kept().setdefault("buffers", {}).values()]

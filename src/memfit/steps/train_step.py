@@ -11,6 +11,7 @@ import tensorflow as tf
 from memfit.budgets.peaks import take_one_region
 from memfit.compat import keras_layers
 from memfit.compat.tf_runtime import refuses_to_run_one_by_one
+from memfit.errors import InvalidInput
 from memfit.estimation.optimizers import is_alone
 from memfit.steps.custom_step import watch_updates
 from memfit.steps.gradients import GradientShelf
@@ -24,11 +25,13 @@ from memfit.steps.micro_batches.step import (
     micro_batched_test_step,
     micro_batched_train_step,
     whole_batch_train_step,
+    whole_share_train_step,
 )
 from memfit.steps.placeholder_buffers import PlaceholderBuffers, settle_logs
 from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import rematerialise, run_one_by_one
 from memfit.steps.rollback import ModelRollback
+from memfit.steps.share import Communicator, Share
 from memfit.steps.tracing import CompiledStep
 from memfit.steps.update import Update
 
@@ -39,6 +42,7 @@ def build(
     host: HostArrays | None = None,
     *,
     parts: int | None = None,
+    share: Share | None = None,
 ) -> "TrainStep":
     """Builds the training step that a recipe describes.
 
@@ -48,8 +52,9 @@ def build(
         host: What the step reads its samples from; None where it is given whole batches.
         parts: In how many micro-batches to cut a batch, instead of the recipe's size: recordings have smaller
             batches than it is for.
+        share: The batch's place in a larger one, where the process is one rank of several.
     """
-    return TrainStep(model, recipe, host, parts)
+    return TrainStep(model, recipe, host, parts, share)
 
 
 class TrainStep:
@@ -63,7 +68,12 @@ class TrainStep:
     """
 
     def __init__(
-        self, model: keras.Model, recipe: Recipe, host: HostArrays | None, parts: int | None
+        self,
+        model: keras.Model,
+        recipe: Recipe,
+        host: HostArrays | None,
+        parts: int | None,
+        share: Share | None = None,
     ) -> None:
         if not recipe.is_stock:
             take_one_region()
@@ -76,10 +86,12 @@ class TrainStep:
         self._shelf: GradientShelf | None = None
         self._update: Update | None = None
         self._begun: tf.Variable | None = None
-        body = self._build_body(model, recipe, parts)
+        self.meets_others = share is not None and share.meets_others
+        self._sum: Any = None
+        body = self._build_body(model, recipe, parts, share)
         self._function = CompiledStep(model, body if host is None else host.feed(body))
 
-    def _build_body(self, model: keras.Model, recipe: Recipe, parts: int | None) -> Step:
+    def _build_body(self, model: keras.Model, recipe: Recipe, parts: int | None, share: Share | None) -> Step:
         if is_custom(model, "train_step"):
             self._begun = tf.Variable(False, trainable=False)
             return watch_updates(model, self._begun, recipe.segments)
@@ -92,7 +104,7 @@ class TrainStep:
         self._update = Update(model, self._shelf)
         if one_pass and model.variables:
             self._placeholders = PlaceholderBuffers([variable.value for variable in model.variables])
-        return build_body(model, recipe, self._shelf.put, parts)
+        return build_body(model, recipe, self._shelf.put, parts, share)
 
     def trace(self, spec: Any) -> Any:
         """Traces the step for all batches of a spec; returns its ConcreteFunction, None if it runs eagerly."""
@@ -127,6 +139,27 @@ class TrainStep:
             logs = self._function(data, spec)
         self._rollback.look_again()  # the first step has made the metrics' variables
         return logs
+
+    def compute_nothing(self, spec: Any) -> None:
+        """Leaves the gradients of no sample: a rank may have none of a small batch."""
+        self.abandon()
+        self._unfinished = True
+        assert self._shelf is not None
+        if not self._shelf.weights:
+            self.trace(spec)
+        self._shelf.put_nothing()
+
+    def sum_over(self, ranks: Communicator) -> None:
+        """Makes of the gradients, which are a rank's own, those of all ranks together."""
+        if self._sum is None:
+            assert self._shelf is not None
+            self._sum = tf.function(partial(self._shelf.sum_over, ranks), autograph=False)
+        self._sum()
+
+    @property
+    def changes(self) -> list[tuple[Any, Any]]:
+        """The variables that `compute` may have changed, each with its value before."""
+        return self._rollback.noted
 
     def undo(self) -> None:
         """Puts back what `compute` changed, and frees its gradients."""
@@ -174,23 +207,37 @@ class TrainStep:
 
 
 def build_body(
-    model: keras.Model, recipe: Recipe, apply: Apply | None = None, parts: int | None = None
+    model: keras.Model,
+    recipe: Recipe,
+    apply: Apply | None = None,
+    parts: int | None = None,
+    share: Share | None = None,
 ) -> Step:
     """Builds what a training step does with a batch, as a function like Keras's `train_step`.
 
     Args:
         apply: Takes the gradients and the weights; None to update the weights at once.
     """
+    if share is not None and share.meets_others and (recipe.micro_batch or recipe.segments):
+        raise InvalidInput(
+            "Ranks that wait for each other's batch statistics compute whole shares, and keep all activations",
+            received=str(recipe),
+            remedy='Give more memory or more ranks, or allow="near" without synchronized=True',
+        )
     if recipe.segments is not None:
         forward: Forward = rematerialise(model, recipe.segments)
     else:
         forward = partial(keras_layers.forward, model, training=True)
+    if recipe.micro_batch is None and share is not None and apply is not None:
+        return whole_share_train_step(model, forward, apply, share)
     if recipe.micro_batch is None:
         return whole_batch_train_step(model, forward, apply)
     size: Any = recipe.micro_batch if parts is None else lambda samples: (samples + parts - 1) // parts
-    return micro_batched_train_step(model, size, forward, apply)
+    return micro_batched_train_step(model, size, forward, apply, share)
 
 
-def build_test_body(model: keras.Model, size: int | None) -> Step:
-    """Returns the model's own test step, or one in slices of `size` samples."""
-    return model.test_step if size is None else micro_batched_test_step(model, size)
+def build_test_body(model: keras.Model, size: int | None, share: Share | None = None) -> Step:
+    """Returns the model's own test step, or one in slices of `size` samples, or of one rank's share of a batch."""
+    if size is None and share is None:
+        return model.test_step
+    return micro_batched_test_step(model, (lambda samples: samples) if size is None else size, share)

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from memfit.compat.keras_training import CALLBACK_MODEL
+from memfit.scaling.callbacks import is_of_rank_0
 
 _NOT_STATE = {*CALLBACK_MODEL, "params"}
 _LARGE = 2**20
@@ -47,6 +48,7 @@ class CallbackStates:
                 "class": type(callback).__qualname__,
                 "attributes": self._changed(callback, before),
                 "written": _written(callback),
+                "of_rank_0": is_of_rank_0(callback),
             }
             for callback, before in zip(self.callbacks, self._before, strict=True)
         ]
@@ -65,23 +67,38 @@ class CallbackStates:
 
     def before_train_begin(self, states: Sequence[dict[str, Any]]) -> None:
         """Lets files that callbacks append to end where they ended at the checkpoint."""
-        for callback, state in zip(self.callbacks, states, strict=True):
+        for callback, state in self._pair(states):
             if isinstance(callback, keras.callbacks.CSVLogger) and Path(callback.filename).exists():
-                with Path(callback.filename).open("r+b") as file:
-                    file.truncate(state["written"])
+                if state is not None:
+                    with Path(callback.filename).open("r+b") as file:
+                        file.truncate(state["written"])
                 callback.append = True  # or it would begin the file anew
 
     def put_back(self, states: Sequence[dict[str, Any]]) -> None:
         """Gives all callbacks the states that `save` returned, after their `on_train_begin`."""
-        for callback, state in zip(self.callbacks, states, strict=True):
+        for callback, state in self._pair(states):
+            if state is None:
+                continue
             for name, pickled in state["attributes"].items():
                 _set(callback, name, pickle.loads(pickled))
             if isinstance(callback, keras.callbacks.CSVLogger):
                 callback.append_header = state["written"] == 0
 
     def match(self, states: Sequence[dict[str, Any]]) -> bool:
-        """Whether the states are those of callbacks like these."""
-        return [state["class"] for state in states] == [type(cb).__qualname__ for cb in self.callbacks]
+        """Whether the states are those of callbacks like these; those that only rank 0 has may be missing."""
+        deciding = [state["class"] for state in states if not state["of_rank_0"]]
+        return deciding == [type(cb).__qualname__ for cb in self.callbacks if not is_of_rank_0(cb)]
+
+    def _pair(self, states: Sequence[dict[str, Any]]) -> list[tuple[Any, dict[str, Any] | None]]:
+        """Returns each callback with its state; None where a rank without it has saved."""
+        left: dict[str, list[dict[str, Any]]] = {}
+        for state in states:
+            left.setdefault(state["class"], []).append(state)
+        pairs = []
+        for callback in self.callbacks:
+            same = left.get(type(callback).__qualname__, [])
+            pairs.append((callback, same.pop(0) if same else None))
+        return pairs
 
 
 def _set(callback: Any, name: str, value: Any) -> None:

@@ -29,7 +29,7 @@ class CheckpointWriter:
         """
         self._directory = directory
         self._shortest = shortest
-        self._number = 1 + max((_number(path) for path in directory.glob(_PATTERN)), default=0)
+        self._number = _next_number(directory)
         self._due = time.monotonic() + shortest
         self._thread: threading.Thread | None = None
         self._failed = False
@@ -43,7 +43,7 @@ class CheckpointWriter:
     def save(self, checkpoint: Checkpoint, copied_in: float) -> None:
         """Begins to write a checkpoint whose values took `copied_in` seconds to copy."""
         self.wait()
-        path = self._directory / f"checkpoint-{self._number:06d}.npz"
+        path = self._directory / _name(self._number)
         self._number += 1
         self._thread = threading.Thread(target=self._write, args=(checkpoint, path, copied_in), daemon=True)
         self._thread.start()
@@ -51,7 +51,7 @@ class CheckpointWriter:
     def save_now(self, checkpoint: Checkpoint, name: str | None = None) -> bool:
         """Writes a checkpoint and waits for it; says whether it is there."""
         self.wait()
-        path = self._directory / (name or f"checkpoint-{self._number:06d}.npz")
+        path = self._directory / (name or _name(self._number))
         self._number += name is None
         self._write(checkpoint, path, 0.0)
         return path.exists()
@@ -109,5 +109,14 @@ def find_position(directory: Path) -> tuple[int, int, int] | None:
     return (finished, 0, 0) if finished else None
 
 
-def _number(path: Path) -> int:
-    return int(path.stem.rpartition("-")[2])
+def next_path(directory: Path) -> Path:
+    """Returns the file of a checkpoint that comes after all that are there."""
+    return directory / _name(_next_number(directory))
+
+
+def _next_number(directory: Path) -> int:
+    return 1 + max((int(path.stem.rpartition("-")[2]) for path in directory.glob(_PATTERN)), default=0)
+
+
+def _name(number: int) -> str:
+    return f"checkpoint-{number:06d}.npz"

@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memfit.scaling.cluster import find_cluster
 from memfit.survival.custom_loops import before_first_update
 from memfit.survival.flags import as_flags
 from memfit.survival.intercepting import intercept
 from memfit.survival.scripts import after_import, run_script
 from memfit.survival.seeding import seed_what_is_unseeded
-from memfit.survival.settings import ProcessSettings
+from memfit.survival.settings import OUTCOME, ProcessSettings, name_of_rank
 
 if TYPE_CHECKING:
     from memfit.survival.supervised_runner import SupervisedRunner
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from memfit.training.records.recorder import Recorder
 
 SETTINGS = "MEMFIT_RUN"  # the environment variable in which the supervisor passes its settings
-OUTCOME = "outcome"  # the file in which this process says that memory ended it
 _DIE_WITH_PARENT = 1  # prctl(2): PR_SET_PDEATHSIG
 _PACKAGE = str(Path(__file__).parents[1])
 
@@ -40,6 +40,8 @@ def main(arguments: Sequence[str]) -> None:
     _log_to_stderr(settings.verbose)
     seed_what_is_unseeded(settings.seed)
     process = _Process(settings)
+    if find_cluster() is not None:
+        after_import("tensorflow", process.join)
     after_import("keras", process.route_through_memfit)
     if settings.watch:
         after_import("numpy", lambda module: process.watch())
@@ -78,7 +80,16 @@ class _Process:
         self._keras_fit = keras.Model.fit
         for name in ("fit", "evaluate", "predict"):
             intercept(keras.Model, name, functools.partial(self._route, name))
+        if self._settings.rank:  # all ranks run the script, and would write the same file at the same time
+            for name in ("save", "save_weights", "export"):
+                intercept(keras.Model, name, lambda original, model, **arguments: None)
         before_first_update(keras, self._script, self._record_loop)
+
+    def join(self, tensorflow: Any) -> None:
+        """Joins the job that this process is a rank of, when TensorFlow starts."""
+        from memfit.survival.joining import join_before_start
+
+        join_before_start(tensorflow, is_forked=lambda: self._forked)
 
     def watch(self) -> None:
         """Begins to look for leaks, once NumPy is there: TensorFlow reads nothing of the environment before."""
@@ -113,9 +124,7 @@ class _Process:
             logging.getLogger("memfit").warning("The custom loop cannot be measured: %s", error)
 
     def _route(self, name: str, original: Callable[..., Any], model: Any, **arguments: Any) -> Any:
-        from memfit.training.evaluating import evaluate
-        from memfit.training.fitting import fit
-        from memfit.training.predicting import predict
+        from memfit.scaling.fitting import evaluate, fit, predict
         from memfit.training.running import current_runner, stock_runner
 
         self.install_runner()
@@ -163,7 +172,8 @@ class _Process:
         if _is_of("memfit.survival.supervision", "Stopped", error):
             sys.exit(self._stopped_by + 128)
         if _ran_out_of_memory(error):
-            (Path(self._settings.directory) / OUTCOME).write_text("memory")
+            name = name_of_rank(OUTCOME, self._settings.rank)
+            (Path(self._settings.directory) / name).write_text("memory")
         trace = error.__traceback__
         while trace is not None and _is_memfit(trace):
             trace = trace.tb_next

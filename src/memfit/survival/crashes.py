@@ -7,6 +7,7 @@ from pathlib import Path
 from memfit.errors import ProcessDied
 from memfit.oom.explanation import Explanation
 from memfit.oom.reading import read_error
+from memfit.scaling.survivors import LOST_A_RANK
 
 # What ends a process from outside or below Python; whatever else ends it is the script's own doing.
 _CRASHES = {signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
@@ -39,15 +40,23 @@ class Crash:
     hint: str = ""
 
 
-def judge_exit(exit_code: int, log: str, *, said_memory: bool, killed_for_memory: bool) -> Crash | None:
+def judge_exit(
+    exit_code: int | None, log: str, *, said_memory: bool, killed_for_memory: bool, in_job: bool = False
+) -> Crash | None:
     """Judges the end of a process; None where the script ended as it wanted to.
 
     Args:
-        exit_code: As `subprocess` gives it: negative for a signal.
+        exit_code: As `subprocess` gives it: negative for a signal. None for a process that did not end by itself
+            when the other ranks of its job had.
         log: The last lines of its error stream.
         said_memory: Whether it ended with an out-of-memory error.
         killed_for_memory: Whether the kernel has killed a process for want of memory meanwhile.
+        in_job: Whether it was one of several ranks.
     """
+    if exit_code is None:
+        return Crash("no answer", False, 128 + signal.SIGKILL, "its process stands still, or its machine")
+    if in_job and exit_code == LOST_A_RANK:
+        return Crash("another rank is gone", False, exit_code, "what that rank itself says, where it runs")
     number = -exit_code if exit_code < 0 else exit_code - 128
     if number in _CRASHES:
         name = signal.Signals(number).name

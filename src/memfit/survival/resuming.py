@@ -15,10 +15,12 @@ import keras
 
 from memfit.compat import keras_training
 from memfit.data.pipeline import pipeline_of
-from memfit.errors import InvalidInput
 from memfit.planning.fingerprint import fingerprint
+from memfit.steps.rollback import ModelRollback
 from memfit.survival.callback_states import CallbackStates
 from memfit.survival.checkpoint_files import Checkpoint
+from memfit.survival.resume_checks import check_belongs, warn_of_losses
+from memfit.survival.sharing import share_newest
 from memfit.survival.skipping import SkippedSteps
 from memfit.survival.snapshots import copy_values, put_back, put_back_random_states, random_states
 from memfit.survival.supervision import Stopped, Supervision, finished_name
@@ -68,20 +70,27 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
         # What keeps the record of the run has no state that a checkpoint could hold.
         self._states = CallbackStates([cb for cb in self.callbacks if not isinstance(cb, RecordingCallback)])
         ended = supervision.finished(call)
-        self._before = ended or supervision.unfinished(call)
-        self._finished = ended is not None
+        self._before, self._finished = share_newest(
+            ended or supervision.unfinished(call), finished=ended is not None
+        )
         self._skipping: SkippedSteps | None = None
         self._steps: list[int] = []  # of every epoch
         self._tests: list[int] = []  # of every validation
         self._epoch_random: dict[str, Any] = {}
         self._model_fingerprint = ""
+        self._last_logs: Any = {}
+        self._passes = 0  # of the data, finished when the last whole batch was
+        self._begun = self._heard = False  # whether callbacks know of the next batch; from an earlier process
+        self._begun_random: dict[str, Any] = {}
+        # What a validation changes, as it was before: metrics' states are the epoch's until then.
+        self._validated: ModelRollback | None = None
 
     # What Keras calls, in the order in which it calls it.
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Hands the event on, and puts the callbacks' states back."""
         if self._before is None:
-            self._warn()
+            warn_of_losses(self._states.list_unsaved(), self._feed)
             super().on_train_begin(logs)
             return
         facts, objects = self._before.facts, self._before.unpickled()
@@ -118,13 +127,21 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
             self._restore(self._before)
             self.model.reset_metrics()  # Keras had done it before the values were put back
         self._epoch_random = random_states()
+        self._note({})
+        self._supervision.snapshot = self._snapshot
         self._supervision.position.write(self._call, epoch, 0)
-        super().on_epoch_begin(epoch, logs)
+        if not self._heard:
+            super().on_epoch_begin(epoch, logs)
+        elif (bar := keras_training.progress_bar(self)) is not None:
+            bar.on_epoch_begin(epoch, logs)
+        self._begun_random = random_states()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Hands the event on."""
         if self._skipping is None:
-            super().on_train_batch_begin(batch, logs)
+            if not self._heard:
+                super().on_train_batch_begin(batch, logs)
+            self._begun, self._heard = True, False
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Hands the event on, and saves where it is time to."""
@@ -135,6 +152,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
                 self._restore(self._before)
             return
         super().on_train_batch_end(batch, logs)
+        self._note(logs)
         self._supervision.position.write(self._call, self._epoch, batch + 1)
         self._save_if_due(self._epoch, batch + 1, logs)
 
@@ -142,6 +160,8 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
         """Hands the event on."""
         self._tests = [*self._tests, 0]
         if self._skipping is None:
+            self._validated = ModelRollback(self.model)
+            self._validated.note()
             super().on_test_begin(logs)
         else:
             self._skipping.begin_validation()
@@ -161,6 +181,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
         """Hands the event on."""
         if self._skipping is None:
             super().on_test_end(logs)
+            self._validated = None
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Hands the event on, and saves where it is time to."""
@@ -169,6 +190,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
                 self.model.stop_training = True
             return
         super().on_epoch_end(epoch, logs)
+        self._note({})
         if not self.model.stop_training and epoch + 1 < self.params["epochs"]:
             self._save_if_due(epoch + 1, 0, {})
 
@@ -192,8 +214,11 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
             put_back_random_states(objects["random"])
             self._seek(self._before)
             return
+        self._note({})
         writer = self._supervision.writer
-        if writer.save_now(self._checkpoint(self._epoch + 1, 0, {}), finished_name(self._call)):
+        if self._supervision.writes and writer.save_now(
+            self._checkpoint(self._epoch + 1, 0, {}), finished_name(self._call)
+        ):
             writer.forget()
         if self._supervision.stopping:
             raise Stopped
@@ -214,13 +239,16 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
         self._epoch_random = objects["epoch_random"]
         put_back_random_states(objects["random"])
         self.model.stop_training = facts["stopped"]
+        self._heard = facts["begun"]
         self._before = self._supervision.reached = None  # as large as the model
+        self._note(objects["logs"])
+        self._supervision.snapshot = self._snapshot
         where = f"after batch {facts['batch']} of" if facts["batch"] else "at the beginning of"
         _LOG.info("Goes on %s epoch %d.", where, facts["epoch"] + 1)
 
     def _save_if_due(self, epoch: int, batch: int, logs: Any) -> None:
         stopping, writer = self._supervision.stopping, self._supervision.writer
-        possible = batch == 0 or self._feed.reproducible
+        possible = self._supervision.writes and (batch == 0 or self._feed.reproducible)
         if possible and (stopping or writer.is_due()):
             begun = time.monotonic()
             checkpoint = self._checkpoint(epoch, batch, logs)
@@ -232,53 +260,57 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
         if stopping:
             raise Stopped
 
-    def _checkpoint(self, epoch: int, batch: int, logs: Any) -> Checkpoint:
+    def _note(self, logs: Any) -> None:
+        """Notes what is known behind a batch, and no longer once the next one was begun."""
+        pipeline = pipeline_of(self._data)
+        self._last_logs, self._passes = logs, 0 if pipeline is None else pipeline.order.position.epoch
+        self._begun = False
+
+    def _snapshot(self) -> Checkpoint | None:
+        """Returns the state behind the last whole batch, where a step or a validation was rolled back to it.
+
+        None where data that cannot be repeated has to begin its epoch again: then the last checkpoint counts.
+        """
+        batch = self._steps[-1]
+        if batch and not self._feed.reproducible:
+            return None
+        if self._validated is not None:
+            self._validated.undo()
+            self._tests = self._tests[:-1]
+        if batch:
+            return self._checkpoint(self._epoch, batch, self._last_logs)
+        self._steps = self._steps[:-1]
+        return self._checkpoint(self._epoch, 0, {}, random=self._begun_random)
+
+    def _checkpoint(
+        self, epoch: int, batch: int, logs: Any, random: dict[str, Any] | None = None
+    ) -> Checkpoint:
         keras_training.flush(self)
         self._model_fingerprint = self._model_fingerprint or fingerprint(self.model)
-        pipeline = pipeline_of(self._data)
         facts = {
             "call": self._call,
             "epoch": epoch,
             "batch": batch,
             "steps": self._steps,
             "tests": self._tests,
-            "passes": 0 if pipeline is None else pipeline.order.position.epoch,
+            "passes": self._passes,
+            "begun": self._begun,
             "stopped": bool(self.model.stop_training),
             "model": self._model_fingerprint,
             "data": self._data_fingerprint,
         }
         objects = {
             "callbacks": self._states.save(),
-            "random": random_states(),
+            "random": random or random_states(),
             "epoch_random": self._epoch_random,
             "logs": keras_training.plain_logs(logs),
         }
         return Checkpoint(facts, copy_values(self.model), pickle.dumps(objects))
 
     def _check(self, before: Checkpoint) -> None:
-        if before.facts["model"] != fingerprint(self.model):
-            raise InvalidInput(
-                "A checkpoint is put back into the model it was made of, and the script has built another one",
-                received=f"call {self._call + 1} of fit()",
-                remedy="Train from the beginning: memfit run without --resume",
-            )
-        if before.facts["data"] != self._data_fingerprint:
-            _LOG.warning(
-                "The arrays given to fit() are not those of the checkpoint: the script has made them anew, and the "
-                "training goes on with them. Seed what it draws them from."
-            )
+        check_belongs(before, self.model, self._data_fingerprint, self._call)
 
     def _seek(self, before: Checkpoint) -> None:
         pipeline = pipeline_of(self._data)
         if pipeline is not None:
             pipeline.order.seek(before.facts["passes"], 0)
-
-    def _warn(self) -> None:
-        lost = self._states.list_unsaved()
-        if lost:
-            _LOG.warning("Not in the checkpoints, because it cannot be pickled: %s.", ", ".join(lost))
-        if not self._feed.reproducible:
-            _LOG.warning(
-                "After a restart this training goes on at the beginning of an epoch, not at its batch: %s.",
-                self._feed.why_not,
-            )

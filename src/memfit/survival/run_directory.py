@@ -45,6 +45,11 @@ def directory_of(script: Path, arguments: Sequence[str], beside: Path) -> Path:
     return beside / ".memfit" / f"{script.stem}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
+def directory_of_rank(directory: Path, rank: int) -> Path:
+    """Returns the directory of a rank with a supervisor of its own: ranks may share a file system."""
+    return directory.with_name(f"{directory.name}-rank{rank}")
+
+
 def _new_record(script: Path, arguments: Sequence[str], seed: int | None) -> RunIdentity:
     """Describes a run that begins now."""
     return RunIdentity(

@@ -8,12 +8,18 @@ POSITION = "position"  # the file of a run that says which batch is being traine
 # Seconds between two checkpoints: what a kill may cost, however cheap checkpoints are.
 _CHECKPOINT_SECONDS = 5.0
 
+OUTCOME = "outcome"  # the file in which a process says that memory ended it
 CUSTOM_LOOP = -1  # stands for a call of fit() where a script trains in a loop of its own
 
 
 def record_id(run: str, call: int) -> str:
     """Returns the id of the record of a call of fit(), the same in every process of a run."""
     return hashlib.sha256(f"{run} {call}".encode()).hexdigest()[:6]
+
+
+def name_of_rank(name: str, rank: int) -> str:
+    """Returns the name of a file that every rank has of its own."""
+    return f"{name}-{rank}" if rank else name
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,8 @@ class RunSettings:
         seed: What random numbers that the script does not seed are drawn from; None for a new one.
         quiet: Whether to say only what went wrong.
         watch: Whether to look for memory that grows steadily.
+        ranks: How many processes on this machine train together.
+        elastic: Whether to go on with fewer of them where one cannot be started again.
     """
 
     memory: int | str | None = None
@@ -37,6 +45,8 @@ class RunSettings:
     seed: int | None = None
     quiet: bool = False
     watch: bool = False
+    ranks: int = 1
+    elastic: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +61,7 @@ class ProcessSettings(RunSettings):
         script: The script's file name, for the records.
         tighten: Whether memory ended the process before: then another plan is made, for less.
         verbose: Whether to log what is only informative.
+        rank: The number of this process in its job; rank 0 writes checkpoints.
     """
 
     seed: int
@@ -60,6 +71,7 @@ class ProcessSettings(RunSettings):
     script: str = ""
     tighten: bool = False
     verbose: bool = False
+    rank: int = 0
 
     def to_json(self) -> str:
         """Returns the settings as text for an environment variable."""

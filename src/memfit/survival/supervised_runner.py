@@ -13,11 +13,14 @@ from memfit.errors import InvalidInput, MemfitError
 from memfit.planning.does_not_fit import DoesNotFit
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.plan import Plan
+from memfit.scaling.agreeing import agree_on_plan
+from memfit.scaling.survivors import register_keeper
 from memfit.survival.resuming import ResumingCallbacks
-from memfit.survival.settings import record_id
+from memfit.survival.settings import name_of_rank, record_id
 from memfit.survival.stream_teller import StreamTeller
 from memfit.survival.supervision import Supervision
 from memfit.training.feeding import Feed, feed
+from memfit.training.peers import find_peers
 from memfit.training.records.opening import Place
 from memfit.training.running import MakePlan, stock_runner
 from memfit.training.telling import Teller
@@ -42,6 +45,7 @@ class SupervisedRunner:
         self._keras_fit = keras_fit or keras.Model.fit
         self._call = -1  # number of the fit() in the script
         self._is_known = False  # whether an earlier process has told its plan
+        register_keeper(supervision.keep_state)
 
     def begin(self, model: keras.Model, arguments: Mapping[str, Any]) -> None:
         """Counts the calls of fit()."""
@@ -85,6 +89,9 @@ class SupervisedRunner:
     ) -> keras.callbacks.History:
         """Calls Keras's `fit`, past what an earlier process has trained, and saves the state in which it ends."""
         supervision, plan_file = self.supervision, self._plan_file()
+        peers: Any = find_peers()
+        if peers.count > 1:
+            agree_on_plan(peers.ranks, plan)
         if plan is not None:
             unfinished = plan_file.with_suffix(".unfinished")
             unfinished.write_text(json.dumps(plan.to_json()))
@@ -110,7 +117,7 @@ class SupervisedRunner:
                 history = self._keras_fit(model, **{**arguments, "callbacks": callbacks})
             callbacks.end()
         finally:
-            supervision.training = False
+            supervision.training, supervision.snapshot = False, None
         return history
 
     def _plan_before(self, model: keras.Model) -> Plan | None:
@@ -122,7 +129,8 @@ class SupervisedRunner:
         return plan if plan is not None and plan.model == fingerprint(model) else None
 
     def _plan_file(self) -> Path:
-        return self.supervision.directory / f"plan-{self._call:03d}.json"
+        name = name_of_rank(f"plan-{self._call:03d}", self.supervision.settings.rank)
+        return self.supervision.directory / f"{name}.json"
 
 
 def _with_repeatable_order(arguments: Mapping[str, Any], seed: int) -> tuple[dict[str, Any], Feed]:

@@ -4,31 +4,40 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import threading
-import tty
+import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
+from memfit.scaling.cluster import Cluster, find_cluster
+from memfit.scaling.launching import Ending, await_ranks, rank_environments
 from memfit.sizes import Size
 from memfit.survival.checkpoints import find_position
-from memfit.survival.child_process import OUTCOME, SETTINGS
+from memfit.survival.child_process import SETTINGS
 from memfit.survival.crashes import Crash, count_kernel_kills, explain_crash, judge_exit
-from memfit.survival.run_directory import Lock, RunIdentity, directory_of, has_checkpoint, open_directory
+from memfit.survival.kept_states import forget_kept, is_writing, take_over_newest
+from memfit.survival.positions import say_from, say_where
+from memfit.survival.run_directory import (
+    Lock,
+    RunIdentity,
+    directory_of,
+    directory_of_rank,
+    has_checkpoint,
+    open_directory,
+)
 from memfit.survival.run_records import RunRecords
-from memfit.survival.settings import POSITION, ProcessSettings, RunSettings
+from memfit.survival.script_process import ScriptProcess
+from memfit.survival.settings import OUTCOME, POSITION, ProcessSettings, RunSettings, name_of_rank
 from memfit.survival.supervision import read_position
 from memfit.training.records.files import records_folder
 from memfit.training.records.record import RunRecord
 
 # A death further on is progress; this many without any, and the cause is where it stands.
 _ATTEMPTS = 3
-_TAIL = 2**16  # bytes of the error stream kept for the diagnosis
 _REQUESTS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -63,13 +72,18 @@ def supervise(
     if settings.memory is not None:
         Size(settings.memory, of=2**60)
     Fidelity.read(settings.allow)
+    cluster = find_cluster()
+    _check_ranks(settings.ranks, cluster)
     directory = directory_of(script, arguments, Path.cwd())
+    if cluster is not None:
+        directory = directory_of_rank(directory, cluster.rank)
+        settings = replace(settings, seed=seed_of(cluster) if settings.seed is None else settings.seed)
     lock = Lock(directory)
     try:
         if resume and not has_checkpoint(directory):
             tell("There is no checkpoint of this script with these arguments: it starts from the beginning.")
         identity = open_directory(directory, script, arguments, resume=resume, seed=settings.seed)
-        run = _Run(script, list(arguments), directory, identity, tell, report)
+        run = _Run(script, list(arguments), directory, identity, tell, report, cluster)
         return run.run_to_end(settings)
     finally:
         lock.release()
@@ -78,7 +92,7 @@ def supervise(
 
 
 class _Run:
-    """One script, its processes one after the other, and what was seen of them."""
+    """One script, its processes one after the other or side by side, and what was seen of them."""
 
     def __init__(
         self,
@@ -88,21 +102,28 @@ class _Run:
         identity: RunIdentity,
         tell: Callable[[str], None],
         report: Callable[[Sequence[tuple[Path, RunRecord]]], None],
+        cluster: Cluster | None,
     ) -> None:
         self._script, self._arguments, self._directory = script, arguments, directory
         self._identity, self._tell, self._report = identity, tell, report
+        # The rank of the first process here: others are counted on from it.
+        self._first_rank = 0 if cluster is None else cluster.rank
+        self._in_cluster = cluster is not None
         # Without a folder to keep them, records are there for the report at the end, and go with the directory.
         self._record_folder = (records_folder() or directory / "records").resolve()
         self._run = f"{identity.begun} {directory.resolve()}"
         self._records = RunRecords(self._record_folder, self._run)
         self._restarts = 0
-        self._child: subprocess.Popen[bytes] | None = None
+        self._processes: list[ScriptProcess] = []
         self._asked: int | None = None
-        self._log = bytearray()
 
     def run_to_end(self, settings: RunSettings) -> int:
         """Runs the script to its end, and reports."""
-        code = self._run_to_end(settings)
+        take_over_newest(self._directory)  # what ranks of a run that is resumed have kept
+        try:
+            code = self._run_to_end(settings)
+        finally:
+            forget_kept(self._directory)
         self._report(self._records.read())
         if code == 0:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -111,87 +132,101 @@ class _Run:
     def _run_to_end(self, settings: RunSettings) -> int:
         """Starts the script until it ends by itself, is asked to end, or dies without getting further."""
         furthest: tuple[int, int, int] | None = None
-        attempts, tighten = 0, False
+        attempts, tighten = 0, None
         with self._signals():
             while True:
                 kills = count_kernel_kills()
-                code = self._run_once(settings, tighten=tighten)
-                if code == 0:
+                ending = self._run_once(settings, tighten=tighten)
+                if ending.code == 0:
                     return 0
                 if self._asked is not None:
                     return self._stop(128 + self._asked)
-                log = self._log.decode(errors="replace")
-                said = (self._directory / OUTCOME).exists()
-                killed = count_kernel_kills() > kills
-                crash = judge_exit(code, log, said_memory=said, killed_for_memory=killed)
+                crash = self._judge(ending, killed_for_memory=count_kernel_kills() > kills)
                 if crash is None:
+                    code = ending.code or 0
                     ended = 128 - code if code < 0 else code
                     return self._stop(ended) if ended - 128 in _REQUESTS else ended
                 position = read_position(self._directory)
                 further = position is not None and (furthest is None or position > furthest)
                 attempts = 1 if further else attempts + 1
                 furthest = max(filter(None, (position, furthest)), default=None)
+                if attempts >= _ATTEMPTS and settings.elastic and settings.ranks > 1:
+                    settings, attempts = self._go_on_with_fewer(settings), 0
                 if attempts >= _ATTEMPTS or (crash.memory and self._records.has_custom_loop()):
-                    return self._give_up(crash, position, log)
-                tighten = crash.memory
+                    return self._give_up(crash, position, self._processes[ending.rank].log)
+                tighten = ending.rank if crash.memory else None
                 self._start_again(crash, position)
 
-    def _run_once(self, settings: RunSettings, *, tighten: bool) -> int:
-        """Runs the script in a process, and returns its exit code."""
+    def _run_once(self, settings: RunSettings, *, tighten: int | None) -> Ending:
+        """Runs the script once, in one process or in one for each rank, and says how that ended."""
         for name in (OUTCOME, POSITION):
-            (self._directory / name).unlink(missing_ok=True)
-        self._log.clear()
-        told = ProcessSettings(
-            **{**asdict(settings), "seed": self._identity.seed},
+            for path in self._directory.glob(f"{name}*"):
+                path.unlink(missing_ok=True)
+        self._processes = []
+        try:
+            for number, environment in enumerate(rank_environments(settings.ranks, settings.memory)):
+                told = self._tell_process(settings, number, tighten=tighten == number)
+                # One order of sets and dicts of text in all processes of the run.
+                hashes = os.environ.get("PYTHONHASHSEED", str(self._identity.seed))
+                variables = {**environment, SETTINGS: told.to_json(), "PYTHONHASHSEED": hashes}
+                self._processes.append(ScriptProcess(self._script, self._arguments, variables, number))
+            ending = await_ranks(self._processes, lambda rank: is_writing(self._directory, rank))
+        finally:
+            for process in self._processes:
+                if process.poll() is None:
+                    process.kill()
+        for process in self._processes:
+            process.end_copying()
+        take_over_newest(self._directory)
+        return ending
+
+    def _tell_process(self, settings: RunSettings, number: int, *, tighten: bool) -> ProcessSettings:
+        rank = self._first_rank + number
+        return ProcessSettings(
+            **{**asdict(settings), "seed": self._identity.seed, "quiet": settings.quiet or rank > 0},
             directory=str(self._directory.resolve()),
-            records=str(self._record_folder),
+            records="" if number else str(self._record_folder),
             run=self._run,
             script=self._script.name,
             tighten=tighten,
-            verbose=sys.stderr.isatty(),
+            verbose=rank == 0 and sys.stderr.isatty(),
+            rank=rank,
         )
-        # One order of sets and dicts of text in all processes of the run.
-        hashes = os.environ.get("PYTHONHASHSEED", str(self._identity.seed))
-        environment = {**os.environ, SETTINGS: told.to_json(), "PYTHONHASHSEED": hashes}
-        reading, writing = _stream()
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "memfit.survival.child_process", str(self._script), *self._arguments],
-            env=environment,
-            stderr=writing,
-            process_group=0,  # a Ctrl-C is for the supervisor, which passes it on to the script alone
-        )
-        os.close(writing)
-        copier = threading.Thread(target=self._copy, args=(reading,), daemon=True)
-        copier.start()
-        code = self._child.wait()
-        if code != 0:
-            with contextlib.suppress(ProcessLookupError):  # its data workers would hold memory
-                os.killpg(self._child.pid, signal.SIGKILL)
-        copier.join(1.0)  # a process that the script left behind may hold the stream open
-        return code
 
-    def _copy(self, reading: int) -> None:
-        """Passes the error stream on as it comes, and keeps its end."""
-        with contextlib.suppress(OSError):  # a terminal's other end reports its end as an error
-            while chunk := os.read(reading, 2**16):
-                sys.stderr.buffer.write(chunk)
-                sys.stderr.buffer.flush()
-                self._log += chunk
-                del self._log[:-_TAIL]
-        os.close(reading)
+    def _judge(self, ending: Ending, *, killed_for_memory: bool) -> Crash | None:
+        """Says why the rank that ended the others died; None where its script ended as it wanted to."""
+        process = self._processes[ending.rank]
+        said = (self._directory / name_of_rank(OUTCOME, self._first_rank + ending.rank)).exists()
+        in_job = self._in_cluster or len(self._processes) > 1
+        crash = judge_exit(
+            ending.code, process.log, said_memory=said, killed_for_memory=killed_for_memory, in_job=in_job
+        )
+        process.show_log()
+        if crash is None or not in_job:
+            return crash
+        return replace(crash, cause=f"rank {self._first_rank + ending.rank}: {crash.cause}")
+
+    def _go_on_with_fewer(self, settings: RunSettings) -> RunSettings:
+        """Leaves a rank out that could not be started again."""
+        fewer = settings.ranks - 1
+        self._tell(
+            f"goes on with {fewer} rank{'s' * (fewer > 1)} (--elastic): the batches stay the same, each rank "
+            "computes more of them; sums over ranks may differ in their last bits"
+        )
+        return replace(settings, ranks=fewer)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         def pass_on(number: int, frame: Any) -> None:
-            child, first = self._child, self._asked is None
-            self._asked = number
-            if child is None or child.poll() is not None:
-                return
-            if first:
+            first, self._asked = self._asked is None, number
+            running = [process for process in self._processes if process.poll() is None]
+            if first and running:
                 self._tell("Ending after the current batch, with a checkpoint. Once more ends it at once.")
-                child.send_signal(number)
-            else:
-                os.killpg(child.pid, signal.SIGKILL)
+            for process in running:
+                if first:
+                    process.send_signal(number)
+                else:
+                    process.kill()
 
         before = {number: signal.signal(number, pass_on) for number in _REQUESTS}
         try:
@@ -208,14 +243,15 @@ class _Run:
         return code
 
     def _command(self) -> str:
-        return " ".join(["memfit run --resume", str(self._script), *self._arguments])
+        ranks = [f"--ranks {len(self._processes)}"] if len(self._processes) > 1 else []
+        return " ".join(["memfit run --resume", *ranks, str(self._script), *self._arguments])
 
     def _start_again(self, crash: Crash, position: tuple[int, int, int] | None) -> None:
         """Says what ended the process, and where the next one goes on."""
         self._restarts += 1
         plan = " with a plan for less memory" if crash.memory else ""
-        goes_on = f"{plan}: goes on {_from(find_position(self._directory))}"
-        self._tell_death(crash, f"{crash.cause} {_where(position)}", position, f"Started again{goes_on}.")
+        goes_on = f"{plan}: goes on {say_from(find_position(self._directory))}"
+        self._tell_death(crash, f"{crash.cause} {say_where(position)}", position, f"Started again{goes_on}.")
         self._tell(f"restart {self._restarts}{goes_on}")
 
     def _tell_death(
@@ -231,7 +267,7 @@ class _Run:
         how_often = (
             "in a loop that memfit cannot change" if loop else f"{_ATTEMPTS} times without getting further"
         )
-        where = "" if loop else f"{_where(position)}, "
+        where = "" if loop else f"{say_where(position)}, "
         self._tell_death(crash, f"{crash.cause} {where}{how_often}", position, None)
         for line in repr(explain_crash(crash, log)).splitlines():
             self._tell(line)
@@ -240,27 +276,15 @@ class _Run:
         return crash.exit_code
 
 
-def _stream() -> tuple[int, int]:
-    """Both ends of the error stream; a terminal's if ours is one, so that the script sees one as well."""
-    if not sys.stderr.isatty():
-        return os.pipe()
-    reading, writing = os.openpty()
-    tty.setraw(writing)
-    return reading, writing
+def _check_ranks(ranks: int, cluster: Cluster | None) -> None:
+    if cluster is not None and ranks > 1:
+        raise InvalidInput(
+            "`--ranks` starts ranks on this machine, but this process is a rank of a job already",
+            received=f"--ranks {ranks}, and rank {cluster.rank} of {cluster.count} from {cluster.source}",
+            remedy="Leave --ranks out to train as that rank, or remove TF_CONFIG",
+        )
 
 
-def _where(position: tuple[int, int, int] | None) -> str:
-    if position is None:
-        return "before the training began"
-    call, epoch, batch = position
-    place = f"epoch {epoch + 1}, batch {batch + 1}"
-    return f"in fit() {call + 1}, {place}" if call else f"in {place}"
-
-
-def _from(position: tuple[int, int, int] | None) -> str:
-    """Says where a new process goes on."""
-    if position is None:
-        return "from the beginning, as there was no checkpoint yet"
-    call, epoch, batch = position
-    place = f"after batch {batch} of epoch {epoch + 1}" if batch else f"at the beginning of epoch {epoch + 1}"
-    return f"{place} of fit() {call + 1}" if call else place
+def seed_of(cluster: Cluster) -> int:
+    """Returns a seed that all ranks of a job know without having met."""
+    return zlib.crc32(" ".join(cluster.addresses).encode()) % 2**31

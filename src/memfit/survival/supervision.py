@@ -1,12 +1,15 @@
 """What a process that `memfit run` started knows: where its checkpoints are, and how far an earlier one came."""
 
+import contextlib
 import mmap
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 from memfit.survival.checkpoint_files import Checkpoint, TornCheckpoint, read
 from memfit.survival.checkpoints import CheckpointWriter, read_latest
-from memfit.survival.settings import POSITION, ProcessSettings
+from memfit.survival.kept_states import keep
+from memfit.survival.settings import POSITION, ProcessSettings, name_of_rank
 
 _POSITION = struct.Struct("<qqq")
 
@@ -30,12 +33,15 @@ class PositionFile:
 
 
 def read_position(directory: Path) -> tuple[int, int, int] | None:
-    """Returns the number of the fit(), the epoch and the batch in training; None where none had begun."""
-    try:
-        position = _POSITION.unpack((directory / POSITION).read_bytes()[: _POSITION.size])
-    except (OSError, struct.error):
-        return None
-    return None if position[0] < 0 else position
+    """Returns the number of the fit(), the epoch and the batch in training; None where none had begun.
+
+    Of several ranks the one that is furthest counts: they are at most one batch apart.
+    """
+    found = []
+    for path in directory.glob(f"{POSITION}*"):
+        with contextlib.suppress(OSError, struct.error):
+            found.append(_POSITION.unpack(path.read_bytes()[: _POSITION.size]))
+    return max((position for position in found if position[0] >= 0), default=None)
 
 
 class Supervision:
@@ -45,8 +51,11 @@ class Supervision:
         settings: What the supervisor asks for.
         directory: Where checkpoints, plans and the position are.
         writer: Writes checkpoints.
+        writes: Whether this process does: of several ranks only rank 0, as all have the same state.
         position: Where the batch is noted that is being trained.
         reached: The last checkpoint of an earlier process; None once it is put back, or where there is none.
+        snapshot: Returns the state of the fit() that is running, as of its last whole batch; None where it cannot
+            be gone on from there, or none is running.
         training: Whether a fit() is running.
         stopping: Whether the process was asked to end.
     """
@@ -56,8 +65,10 @@ class Supervision:
         self.settings = settings
         self.directory = Path(settings.directory)
         self.writer = CheckpointWriter(self.directory, settings.checkpoint_seconds)
-        self.position = PositionFile(self.directory / POSITION)
+        self.writes = settings.rank == 0
+        self.position = PositionFile(self.directory / name_of_rank(POSITION, settings.rank))
         self.reached = read_latest(self.directory)
+        self.snapshot: Callable[[], Checkpoint | None] | None = None
         self.training = self.stopping = False
 
     def has_finished(self, call: int) -> bool:
@@ -77,6 +88,13 @@ class Supervision:
         """The last checkpoint, if it lies in this call of fit()."""
         checkpoint = self.reached
         return checkpoint if checkpoint is not None and checkpoint.facts["call"] == call else None
+
+    def keep_state(self) -> None:
+        """Keeps the state of this rank, because another one is lost."""
+        self.writer.wait()
+        checkpoint = None if self.snapshot is None else self.snapshot()
+        if checkpoint is not None:
+            keep(checkpoint, self.directory, self.settings.rank)
 
     def ask_to_stop(self) -> bool:
         """Lets a fit() that is running end after the next batch, with a checkpoint; False where none is running."""

@@ -11,6 +11,7 @@ from memfit.steps.recipe import check_size
 from memfit.training.batches import check_not_empty
 from memfit.training.guard.events import Event, Journal
 from memfit.training.guard.guarding import guarded_evaluation
+from memfit.training.peers import find_peers
 from memfit.training.tiles.choosing import Tiles, check_alone
 from memfit.training.tiles.tiling import TiledEvaluation
 
@@ -60,7 +61,7 @@ def evaluate(
         _check_test_step(model)
         evaluation: Any = replaced(model, test_function=TiledEvaluation(model, tiles, journal))
     elif model.compiled:
-        evaluation = guarded_evaluation(model, micro_batch, journal)
+        evaluation = guarded_evaluation(model, micro_batch, journal, find_peers())
     else:
         evaluation = nullcontext()
     with evaluation:

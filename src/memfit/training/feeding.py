@@ -124,6 +124,8 @@ def _doubts(dataset: Any) -> Iterator[str]:
     if dataset.options().deterministic is False:
         yield "its options let elements come in any order (deterministic=False)"
     for part in tf_datasets.dataset_parts(dataset):
+        if tf_datasets.is_from_service(part):
+            yield "tf.data service hands elements out in any order"
         if tf_datasets.is_out_of_order(part):
             yield "it lets elements come in any order (deterministic=False)"
         if tf_datasets.is_cache(part) and any(_is_random(below) for below in tf_datasets.dataset_parts(part)):

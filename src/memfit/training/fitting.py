@@ -21,8 +21,10 @@ from memfit.training.feeding import fingerprint_data
 from memfit.training.guard.events import Journal, log
 from memfit.training.guard.guarding import guarded_training
 from memfit.training.guard.reading import reopenable
+from memfit.training.guard.strategies import explain_distribution
 from memfit.training.judging import judge
 from memfit.training.monitoring.monitoring import find_record
+from memfit.training.peers import Peers, find_peers
 from memfit.training.plan_choice import choose_plan
 from memfit.training.recorded_call import RecordedCall
 from memfit.training.run import Run
@@ -51,6 +53,7 @@ def fit(
     memory: int | str | None = None,
     allow: str = "near",
     plan: Plan | None = None,
+    ranks: str | int = "auto",
 ) -> keras.callbacks.History:
     """Trains a model as `model.fit` does, in the memory there is.
 
@@ -63,6 +66,8 @@ def fit(
         memory: What training may take, such as "8GiB"; None for what is free. A plan is made for it.
         allow: The most that the plan may change: "exact", "near", "precision" or "model".
         plan: A plan to follow, made by `memfit.plan`, instead of `memory`.
+        ranks: How many processes train together, as `memfit run --ranks` starts them; "auto" for as many as there
+            are. `batch_size` and the data are those of all together, on every rank (`docs/scaling.md`).
 
     Returns:
         Keras's `History`; its attribute `memory` is the `Run`.
@@ -92,26 +97,38 @@ def fit(
         "validation_freq": validation_freq,
     }
     check_model(model)
+    peers = find_peers(ranks)
     current_runner().begin(model, arguments)
     _check_arguments(x, memory, plan)
     # A plan that the user made is a promise: tightening goes no farther than it does.
     allowed = Fidelity.read(allow) if plan is None else plan.fidelity
     journal = Journal()
+    if (remark := explain_distribution()) is not None:
+        journal.note(remark)
+        log.warning("%s", remark)
     planned = plan is not None
-    with RecordedCall(model, arguments, memory, str(allowed), journal, planned_before=planned) as call:
+    with (
+        peers.training(model, arguments, allowed) as (arguments, remarks),
+        RecordedCall(
+            model, arguments, memory, str(allowed), journal, planned_before=planned, told=peers.rank == 0
+        ) as call,
+    ):
+        for remark in remarks:
+            journal.note(remark)
         arguments["x"], first = look_ahead(x)
         if plan is None and model.compiled:  # Keras says best that a model is not compiled
-            plan = choose_plan(model, arguments, first, memory, allow, journal)
+            plan = choose_plan(model, arguments, first, memory, allow, journal, peers.count)
+        plan = peers.settle(plan)
         if plan is not None:
             if not plan.recipe.is_stock:
                 take_one_region()  # before anything runs, and the optimizer's state is made
-            plan = _prepare(model, plan, arguments)
+            plan = _prepare(model, plan, arguments, peers.count)
             if planned:
                 samples = first_samples(arguments["x"], arguments["y"], arguments["sample_weight"], first)
                 for remark in check_losses(model, plan, samples):
                     journal.note(remark)
         call.begin(plan)
-        return _train(model, arguments, plan, allowed, journal, call)
+        return _train(model, arguments, plan, allowed, journal, call, peers)
 
 
 def _check_arguments(x: Any, memory: int | str | None, plan: Plan | None) -> None:
@@ -123,14 +140,14 @@ def _check_arguments(x: Any, memory: int | str | None, plan: Plan | None) -> Non
         )
 
 
-def _prepare(model: keras.Model, plan: Plan, arguments: dict[str, Any]) -> Plan:
+def _prepare(model: keras.Model, plan: Plan, arguments: dict[str, Any], ranks: int) -> Plan:
     """Returns the plan as this model follows it, once all that it needs is there.
 
     Raises:
         InvalidInput: If the plan does not suit the model or the batch size.
     """
     plan = suited(model, plan)
-    arguments["batch_size"] = _batch_size_with(plan, arguments["x"], arguments["batch_size"])
+    arguments["batch_size"] = _batch_size_with(plan, arguments["x"], arguments["batch_size"], ranks)
     return plan
 
 
@@ -141,11 +158,14 @@ def _train(
     allowed: Fidelity,
     journal: Journal,
     call: RecordedCall,
+    peers: Peers,
 ) -> keras.callbacks.History:
     """Trains as a plan says, under guard; returns Keras's history, with the `Run`."""
     recipe = Recipe() if plan is None else plan.recipe
     mark = fingerprint_data(arguments["x"], arguments["y"])
-    with recipe.applied(model), on_host(model, arguments, recipe.inputs_on_host) as (arguments, host):
+    # A rank takes its share of arrays by the samples' numbers, and does not touch the rest.
+    numbered = recipe.inputs_on_host or peers.count > 1
+    with recipe.applied(model), on_host(model, arguments, numbered) as (arguments, host):
         if recipe.inputs_on_host and host is None:
             journal.note("The plan wants arrays, which stay on the host; this data takes more than it says.")
         with (
@@ -158,6 +178,7 @@ def _train(
                 *reopenable(arguments),
                 host,
                 after_batch=partial(_note_prediction, plan, meter, journal),
+                peers=peers,
             )
             if model.compiled
             else nullcontext(),
@@ -187,13 +208,16 @@ def _note_prediction(plan: Plan | None, meter: PeakMeter, journal: Journal, batc
         log.warning("%s", says)
 
 
-def _batch_size_with(plan: Plan, x: Any, batch_size: int | None) -> int | None:
-    """Returns the batch size for Keras, which ignores it for data in batches; the plan's, where none is given."""
+def _batch_size_with(plan: Plan, x: Any, batch_size: int | None, ranks: int) -> int | None:
+    """Returns the batch size for Keras, which ignores it for data in batches; the plan's, where none is given.
+
+    On several ranks a plan is for the largest share of a batch.
+    """
     if keras_data.batches_itself(x):
         return batch_size
     if batch_size is None:
-        return int(plan.batch_size)
-    if plan.batch_size != batch_size:
+        return int(plan.batch_size) * ranks
+    if plan.batch_size != -(-batch_size // ranks):
         raise InvalidInput(
             "A plan is made for one batch size",
             received=f"batch_size={batch_size}, and a plan for {plan.batch_size}",

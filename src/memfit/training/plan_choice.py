@@ -29,6 +29,7 @@ def choose_plan(
     memory: int | str | None,
     allow: str,
     journal: Journal,
+    ranks: int = 1,
 ) -> Plan | None:
     """Returns a plan for a call of `fit`; None where none can be made, and the training is stock Keras's.
 
@@ -45,7 +46,9 @@ def choose_plan(
     runner = current_runner()
     try:
         with runner.teller(arguments).progress():
-            plan = runner.plan(model, memory, lambda room: _make_plan(model, arguments, first, room, allow))
+            plan = runner.plan(
+                model, memory, lambda room: _make_plan(model, arguments, first, room, allow, ranks)
+            )
         if is_generator(arguments["x"]) and leaves_open(model):
             journal.note("Planned for batches like the first one: a generator gives each batch only once.")
         return plan
@@ -79,6 +82,7 @@ def _make_plan(
     first: FirstBatch | None,
     memory: int | str | None,
     allow: str,
+    ranks: int,
 ) -> Plan:
     x = arguments["x"]
     data: Any
@@ -90,7 +94,7 @@ def _make_plan(
         samples = batch_size_of(x, arguments["batch_size"], first)
     validates = arguments["validation_data"] is not None or bool(arguments["validation_split"])
     validation = (arguments["validation_batch_size"] or samples) if validates else None
-    return make_plan(model, samples, memory, allow, data=data, validation_batch_size=validation)
+    return make_plan(model, samples, memory, allow, data=data, validation_batch_size=validation, ranks=ranks)
 
 
 def example_of(arguments: Mapping[str, Any], first: FirstBatch | None) -> Any:

@@ -18,6 +18,7 @@ from memfit.training.guard.evaluation import cut
 from memfit.training.guard.events import Event, Journal
 from memfit.training.guard.guarding import guarded_prediction
 from memfit.training.npy_files import NpyFile
+from memfit.training.peers import find_peers
 from memfit.training.tiles.choosing import Tiles, check_alone
 from memfit.training.tiles.tiling import Tiling
 
@@ -67,7 +68,7 @@ def predict(
         with replaced(model, predict_function=tiling.predict):
             batches = _predict_batches(model, x, batch_size, verbose, steps, callbacks, None)
             return _concatenate(list(batches)) if out is None else _stream(model, batches, _npy_path(out))
-    with guarded_prediction(model, Journal(events)):
+    with guarded_prediction(model, Journal(events), find_peers()):
         if out is None and micro_batch is None:
             return model.predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
         batches = _predict_batches(model, x, batch_size, verbose, steps, callbacks, micro_batch)

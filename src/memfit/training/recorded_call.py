@@ -34,6 +34,7 @@ class RecordedCall:
         allow: The farthest that a plan may go.
         journal: Where the guard notes what happens.
         planned_before: Whether the plan is the user's, made before.
+        told: Whether it is told and recorded: of several processes that train together, one does.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class RecordedCall:
         journal: Journal,
         *,
         planned_before: bool,
+        told: bool = True,
     ) -> None:
+        self._told = told
         self._planned_before = planned_before
         self._model, self._arguments, self._memory, self._allow = model, arguments, memory, allow
         self._journal = journal
@@ -57,6 +60,8 @@ class RecordedCall:
 
     def begin(self, plan: Plan | None) -> None:
         """Tells what is planned and opens the record: the plan is there, or it is known that there is none."""
+        if not self._told:
+            return
         seconds = 0.0 if plan is None or self._planned_before else time.monotonic() - self._called
         place = current_runner().place()
         self._tell(plan, 0 if place is None else place.call, seconds)

@@ -32,6 +32,8 @@ class ImmediateUpdate(Lever):
         """Says why the update cannot be moved."""
         if job.model.jit_compile:
             return "XLA compiles the step, and updates as soon as it can"
+        if job.ranks > 1:
+            return "the gradients of all ranks are added up before any is applied"
         return job.fixed_step
 
     def offer(self, job: Job, recipe: Recipe, batch_size: int) -> Iterator[Recipe]:

@@ -42,6 +42,7 @@ class GradientStep:
     """Computes the gradients of a loss function; what the function changes can be put back."""
 
     computing_has_updated = False
+    meets_others = False
 
     def __init__(self, loss: LossFunction, recipe: Recipe, parts: int | None) -> None:
         if not recipe.is_stock:

@@ -16,10 +16,10 @@ from memfit.compat.keras_layers import all_layers
 from memfit.compat.tf_graphs import has_each_row_once, make_variable
 from memfit.errors import InvalidInput
 from memfit.steps.micro_batches.batch import Collected
-from memfit.steps.micro_batches.rows import come_with_samples, pieces_of
+from memfit.steps.micro_batches.rows import Kind, Piece, Rows, add_up_rows, come_with_samples, pieces_of
 
 # Of each look-up that gives rows of a gradient whether they come with the samples.
-Kind = tuple[bool, ...]
+LookUps = tuple[bool, ...]
 
 
 class OtherKindOfGradient(Exception):
@@ -33,7 +33,7 @@ class Accumulators:
         self._sums: dict[int, tf.Variable] = {}
         self._reached: set[int] = set()
         self._model = model
-        self._kinds: dict[int, Kind] | None = None
+        self._kinds: dict[int, LookUps] | None = None
         self._summed: set[int] = set()
         # TensorFlow's optimizer would turn tf.zeros into a constant of that size, which stays in memory.
         self._zero = tf.Variable(0.0, trainable=False)
@@ -87,19 +87,18 @@ class Accumulators:
         left = iter(rows)
         found: dict[int, Any] = {}
         for weight in weights:
-            pieces = [(next(left), next(left)) for _ in self._kind_of(weight)]
+            kinds = [Kind(of_samples) for of_samples in self._kind_of(weight)]
+            pieces = [Piece(next(left), next(left)) for _ in kinds]
             if not pieces:
                 continue
-            values, indices = (tf.concat(parts, 0) for parts in zip(*pieces, strict=True))
             if id(weight) in self._summed:
-                indices, places = tf.unique(indices)
-                values = tf.math.unsorted_segment_sum(values, places, tf.size(indices))
-            shape = tf.constant(list(weight.shape), tf.int64)
-            found[id(weight)] = tf.IndexedSlices(values, indices, shape)
+                values, indices = (tf.concat(parts, 0) for parts in zip(*pieces, strict=True))
+                pieces, kinds = [add_up_rows(values, indices)], [Kind(of_samples=True, once=True)]
+            found[id(weight)] = Rows(pieces, kinds, weight.shape)
         found |= {id(weight): tf.convert_to_tensor(self._sums[id(weight)]) for weight in self._dense(weights)}
         return [found[id(weight)] if id(weight) in self._reached else None for weight in weights]
 
-    def _kind_of(self, weight: Any) -> Kind:
+    def _kind_of(self, weight: Any) -> LookUps:
         """The look-ups that give rows of a weight's gradient; none where it is dense."""
         if self._kinds is None:  # only a guess, which `add` puts right
             layers = [layer for layer in all_layers(self._model) if isinstance(layer, keras.layers.Embedding)]
@@ -109,12 +108,12 @@ class Accumulators:
     def _dense(self, weights: Sequence[Any]) -> list[Any]:
         return [weight for weight in weights if not self._kind_of(weight)]
 
-    def _check_kind(self, weight: Any, gradient: Any) -> Kind:
+    def _check_kind(self, weight: Any, gradient: Any) -> LookUps:
         """Returns the kind of a weight's gradient, which is the one that it was taken to have."""
         known = self._kind_of(weight)
         if gradient is None:
             return known
-        kind: Kind = ()
+        kind: LookUps = ()
         if isinstance(gradient, tf.IndexedSlices):
             kind = tuple(come_with_samples(piece.indices) for piece in pieces_of(gradient))
         if kind == known:

@@ -10,6 +10,7 @@ from memfit.compat import keras_training
 from memfit.steps.micro_batches.loss_shares import DivisorsUnknown, divisors_of_part
 from memfit.steps.micro_batches.random_rows import Seeds, draw_rows_of_batch
 from memfit.steps.micro_batches.samples import Fraction, Part, Samples, samples_of
+from memfit.steps.share import Share
 from memfit.steps.waiting import never
 
 Sums = tuple[Any, ...]
@@ -47,10 +48,13 @@ class Parts:
         batch: The samples.
         size: Samples in a part, or what gives them from the samples in the batch.
         owner: What is computed: a model, or a loss function. Its layers' seeds begin anew with every part.
+        share: The samples' place in a larger batch, where they are one rank's share of it.
     """
 
-    def __init__(self, batch: Samples, size: int | Callable[[Any], Any], owner: Any) -> None:
-        self._batch, self._owner = batch, owner
+    def __init__(
+        self, batch: Samples, size: int | Callable[[Any], Any], owner: Any, share: Share | None = None
+    ) -> None:
+        self._batch, self._owner, self.share = batch, owner, share
         self.static_samples = batch.static_count
         self.samples = batch.count
         self._size_of = size if callable(size) else lambda samples: size
@@ -87,7 +91,8 @@ class Parts:
                 values, found = compute(self._cut(start, size, divisors))
             else:
                 seeds.put_back()
-                with draw_rows_of_batch(start, size):
+                first = 0 if self.share is None else self.share.first.read_value()
+                with draw_rows_of_batch(first + start, size):
                     values, found = compute(self._cut(start, size, divisors))
             return tuple(a + b for a, b in zip(sums, values, strict=True)), found
 
@@ -126,6 +131,8 @@ class Parts:
 
     def _cut(self, start: Any, size: Any, divisors: Any) -> Part:
         x, y, sample_weight = self._batch.part(start, size)
+        if self.share is not None:
+            return self.share.part(x, y, sample_weight, size)
         return Part(x, y, sample_weight, Fraction(size, self.samples), divisors)
 
 
@@ -136,8 +143,10 @@ class PartedBatch(Parts):
         data: What Keras gives to a step, `(x, y, sample_weight)` or less; or `Samples`.
     """
 
-    def __init__(self, model: keras.Model, data: Any, size: int | Callable[[Any], Any]) -> None:
-        super().__init__(samples_of(data), size, model)
+    def __init__(
+        self, model: keras.Model, data: Any, size: int | Callable[[Any], Any], share: Share | None = None
+    ) -> None:
+        super().__init__(samples_of(data), size, model, share)
         self._model = model
         keras_training.build(model, *self._batch.specs)
 

@@ -58,6 +58,7 @@ class DivisorShare:
         self.loss = loss
         self.name = loss.name
         self.noted: Any = tf.constant(0.0, tf.float64)
+        self.depends = False  # on more than the number of samples
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         if type(self.loss).__call__ is keras.Loss.__call__:
@@ -65,9 +66,11 @@ class DivisorShare:
             count = tf.cast(tf.size(values), tf.float64)
             if weights is not None and self.loss.reduction == "mean_with_sample_weight":
                 count = tf.cast(tf.reduce_sum(weights), tf.float64)
+                self.depends = True
             elif mask is not None:
                 # Keras gives the entries that are left the weight total/valid.
                 count *= tf.reduce_mean(tf.cast(mask, tf.float64))
+                self.depends = True
             self.noted = count
         return tf.constant(0.0)
 
@@ -149,10 +152,16 @@ def losses_of_part(model: keras.Model, part: Part, y_pred: Any, *, training: boo
 
 def divisors_of_part(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Any:
     """Returns a micro-batch's share of the divisor of each of the model's losses."""
+    counts = count_divisors(model, x, y, sample_weight)
+    return tf.stack([count.noted for count in counts]) if counts else tf.zeros([0], tf.float64)
+
+
+def count_divisors(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> list[DivisorShare]:
+    """Returns, for each of the model's losses, what notes a micro-batch's share of its divisor."""
     counts = [DivisorShare(loss) for loss in keras_training.losses(model)]
     notes = [_Note() for _ in keras_training.loss_metrics(model)]
     if counts:
         y_pred = keras_layers.forward(model, x, training=True)
         with keras_training.replaced_losses(model, counts, notes):
             keras_training.compute_compiled_loss(model, y, y_pred, sample_weight)
-    return tf.stack([count.noted for count in counts]) if counts else tf.zeros([0], tf.float64)
+    return counts

@@ -4,11 +4,12 @@ An embedding looked up by the samples gives rows for each of them. Looked up by 
 the positions of a sequence, it gives as many rows for a micro-batch as for the whole batch: sums over its samples.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from memfit.compat.tf_graphs import is_eager_tensor
+from memfit.compat.tf_graphs import has_each_row_once, is_eager_tensor
 
 
 class Piece(NamedTuple):
@@ -16,6 +17,44 @@ class Piece(NamedTuple):
 
     values: Any
     indices: Any
+
+
+class Kind(NamedTuple):
+    """What rows become when more samples come.
+
+    Attributes:
+        of_samples: Whether there are more of them; otherwise they are the same ones, each with a larger sum.
+        once: Whether those of the same number are added up even so, as in a product with a sparse matrix.
+    """
+
+    of_samples: bool
+    once: bool = False
+
+
+class Rows(tf.IndexedSlices):
+    """The gradient of a weight of which a step uses some rows, with what each of its look-ups gives."""
+
+    def __init__(self, pieces: Sequence[Piece], kinds: Sequence[Kind], shape: Sequence[int]) -> None:
+        values, indices = (
+            parts[0] if len(parts) == 1 else tf.concat(parts, 0) for parts in zip(*pieces, strict=True)
+        )
+        super().__init__(values, indices, tf.constant(list(shape), tf.int64))
+        self.pieces, self.kinds = list(pieces), list(kinds)
+
+
+def rows_of(gradient: tf.IndexedSlices, shape: Sequence[int]) -> Rows:
+    """Returns a gradient that TensorFlow gave as what its look-ups give."""
+    if isinstance(gradient, Rows):
+        return gradient
+    pieces = pieces_of(gradient)
+    once = not tf.executing_eagerly() and has_each_row_once(gradient)
+    return Rows(pieces, [Kind(come_with_samples(piece.indices), once) for piece in pieces], shape)
+
+
+def add_up_rows(values: Any, indices: Any) -> Piece:
+    """Returns rows of which each is there once, the sum of those of the same number."""
+    numbers, places = tf.unique(indices)
+    return Piece(tf.math.unsorted_segment_sum(values, places, tf.size(numbers)), numbers)
 
 
 def pieces_of(gradient: tf.IndexedSlices) -> list[Piece]:

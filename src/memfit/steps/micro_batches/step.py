@@ -13,7 +13,9 @@ from memfit.steps.installing import is_custom
 from memfit.steps.micro_batches.accumulators import Accumulators, OtherKindOfGradient
 from memfit.steps.micro_batches.batch import PartedBatch, PartResult, Sums
 from memfit.steps.micro_batches.loss_shares import losses_of_part
+from memfit.steps.micro_batches.random_rows import draw_rows_of_batch
 from memfit.steps.micro_batches.samples import Part, whole
+from memfit.steps.share import Share
 from memfit.steps.writes import writing
 
 Forward = Callable[[Any], Any]
@@ -22,19 +24,24 @@ Apply = Callable[[list[Any], list[Any]], None]
 
 
 def micro_batched_train_step(
-    model: keras.Model, size: int | Callable[[Any], Any], forward: Forward, apply: Apply | None = None
+    model: keras.Model,
+    size: int | Callable[[Any], Any],
+    forward: Forward,
+    apply: Apply | None = None,
+    share: Share | None = None,
 ) -> Step:
     """Returns a `train_step` that computes a batch in parts of `size` samples and updates the weights once.
 
     Args:
         size: Samples in a micro-batch, or what gives them from the samples in a batch.
         apply: Takes the gradients and the weights; None to update the weights at once.
+        share: The batch's place in a larger one, where it is one rank's share of it.
     """
     apply = _applying(model) if apply is None else apply
     accumulators = Accumulators(model)
 
     def train_step(data: Any) -> dict[str, Any]:
-        batch = PartedBatch(model, data, size)
+        batch = PartedBatch(model, data, size, share)
         while True:
             try:
                 return update(batch)
@@ -65,7 +72,8 @@ def micro_batched_train_step(
             apply(accumulators.gradients(weights, rows), weights)
         else:
             warnings.warn("The model does not have any trainable weights.", stacklevel=2)
-        return _logs(model, batch, sums, names)
+        _track(model, batch, sums)
+        return _results(model, names)
 
     return train_step
 
@@ -102,11 +110,37 @@ def whole_batch_train_step(model: keras.Model, forward: Forward, apply: Apply | 
     return train_step
 
 
-def micro_batched_test_step(model: keras.Model, size: int) -> Step:
+def whole_share_train_step(model: keras.Model, forward: Forward, apply: Apply, share: Share) -> Step:
+    """Returns a `train_step` for one rank's share of a batch, all of it at once: a part that needs no adding up."""
+
+    def train_step(data: Any) -> dict[str, Any]:
+        batch = PartedBatch(model, data, lambda samples: samples, share)
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(whole(data))
+        part = share.part(x, y, sample_weight, batch.samples)
+        with draw_rows_of_batch(share.first.read_value(), batch.samples), tf.GradientTape() as tape:
+            y_pred = forward(x)
+            begin = _ops_until_now()
+            objective, shown, each = losses_of_part(model, part, y_pred, training=True)
+            objective = model.optimizer.scale_loss(objective)
+            _track(model, batch, (shown, each))
+        names = set(model.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
+        weights = model.trainable_weights
+        with tf.control_dependencies(writing(_ops_since(begin))):
+            one = tf.ones_like(objective)
+        if weights:
+            apply(tape.gradient(objective, weights, output_gradients=one), weights)
+        return _results(model, names)
+
+    return train_step
+
+
+def micro_batched_test_step(
+    model: keras.Model, size: int | Callable[[Any], Any], share: Share | None = None
+) -> Step:
     """Returns a `test_step` that evaluates a batch in parts of `size` samples."""
 
     def test_step(data: Any) -> dict[str, Any]:
-        batch = PartedBatch(model, data, size)
+        batch = PartedBatch(model, data, size, share)
         names: set[str] = set()
 
         def evaluate(part: Part) -> PartResult:
@@ -115,7 +149,8 @@ def micro_batched_test_step(model: keras.Model, size: int) -> Step:
             names.update(model.compute_metrics(part.x, part.y, y_pred, sample_weight=part.sample_weight))
             return (shown, each), []
 
-        return _logs(model, batch, batch.add_up(evaluate, _zeros(model))[0], names)
+        _track(model, batch, batch.add_up(evaluate, _zeros(model))[0])
+        return _results(model, names)
 
     return test_step
 
@@ -140,13 +175,23 @@ def _zeros(model: keras.Model) -> Sums:
     return tf.constant(0.0, tf.float64), tf.zeros([len(keras_training.loss_metrics(model))], tf.float64)
 
 
-def _logs(model: keras.Model, batch: PartedBatch, sums: Sums, names: set[str]) -> dict[str, Any]:
-    """Gives the batch's loss to the metrics that follow it, and returns all metrics as a Keras step does."""
+def _track(model: keras.Model, batch: PartedBatch, sums: Sums) -> None:
+    """Gives the batch's loss to the metrics that follow it."""
     loss, each = sums
+    weight: Any = (
+        batch.static_samples
+    )  # Keras weighs single outputs' losses only where the graph knows the size.
+    if batch.share is not None:
+        # Metrics' states are sums: those of all ranks add up to what the whole batch's loss would have given.
+        loss, each = (batch.share.as_mean(value, batch.samples) for value in sums)
+        weight = tf.ones([], tf.float64) * batch.share.fraction(batch.samples)
     keras_training.track_loss(model, loss, batch.samples)
     for index, metric in enumerate(keras_training.loss_metrics(model)):
-        # Keras weighs these by the batch's size only where the graph knows it.
-        metric.update_state(each[index], sample_weight=batch.static_samples)
+        metric.update_state(each[index], sample_weight=weight)
+
+
+def _results(model: keras.Model, names: set[str]) -> dict[str, Any]:
+    """Returns all metrics as a Keras step does."""
     logs: dict[str, Any] = model.get_metrics_result()
     if set(logs) != names:
         raise InvalidInput(

@@ -10,13 +10,16 @@ import tensorflow as tf
 
 from memfit.planning.levers.micro_batches import list_sizes
 from memfit.steps.installing import is_custom
+from memfit.steps.micro_batches.samples import slice_samples
 from memfit.steps.rollback import ModelRollback
+from memfit.steps.share import split_evenly
 from memfit.steps.tracing import CompiledStep
 from memfit.steps.train_step import build_test_body
 from memfit.training.batches import count_samples
 from memfit.training.guard.events import Journal, OutOfMemory, Shortage, attempt, check_survivable
 from memfit.training.guard.reading import Reader
 from memfit.training.guard.room import Room
+from memfit.training.peers import ALONE, Peers
 
 _HALF = 0.5
 
@@ -84,40 +87,67 @@ class GuardedValidation(_Guarded):
         reader: Reader,
         journal: Journal,
         steps: dict[int | None, CompiledStep],
+        peers: Peers = ALONE,
     ) -> None:
         super().__init__(model, size, "validation", journal, divisible=not is_custom(model, "test_step"))
-        self._reader, self._steps = reader, steps
+        self._reader, self._steps, self._peers = reader, steps, peers
 
     def __call__(self, iterator: Any) -> Any:
         """Evaluates as many batches as Keras wants to execute at once; returns the last one's logs."""
-        return self._reader.each(
-            iterator,
-            self._model.steps_per_execution,
-            lambda batch: self._run(batch, lambda: self._step()(batch, self._reader.spec)),
-        )
+        count = self._model.steps_per_execution
+        return self._reader.each(iterator, count, self._evaluate, self._peers.end_pass)
+
+    def _evaluate(self, batch: Any) -> Any:
+        batch, spec = self._peers.begin(self._model, batch, self._reader.spec, "validation")
+        if batch is None:
+            self._rollback.note()
+            logs = None
+        else:
+            logs = self._run(batch, lambda: self._step()(batch, spec))
+        return self._peers.exchange(self._model, self._rollback.noted, logs)
 
     def _step(self) -> CompiledStep:
         if self._size not in self._steps:
-            self._steps[self._size] = CompiledStep(self._model, build_test_body(self._model, self._size))
+            share = self._peers.share_of(self._model, "validation")
+            self._steps[self._size] = CompiledStep(
+                self._model, build_test_body(self._model, self._size, share)
+            )
         return self._steps[self._size]
 
 
 class GuardedPrediction(_Guarded):
     """Stands in for a model's `predict_function`."""
 
-    def __init__(self, model: keras.Model, predict: Callable[[Any], Any], journal: Journal) -> None:
+    def __init__(
+        self, model: keras.Model, predict: Callable[[Any], Any], journal: Journal, peers: Peers = ALONE
+    ) -> None:
         super().__init__(model, None, "prediction", journal, divisible=True)
-        self._predict = predict
+        self._predict, self._peers = predict, peers
 
     def __call__(self, batches: list[Any]) -> Any:
         """Predicts some batches at once, as Keras's function does."""
-        return self._run(batches[0], lambda: self._predict_in_parts(batches))
+        count = self._peers.count
+        if count == 1 or any(count_samples(batch) < count for batch in batches):
+            return self._run(batches[0], lambda: self._predict_in_parts(batches))
+        outputs = [self._peers.join_rows(self._predict_share(batch)) for batch in batches]
+        return keras.tree.map_structure(lambda *tensors: tf.concat(tensors, 0), *outputs)
+
+    def _predict_share(self, batch: Any) -> Any:
+        """Predicts this process's samples of a batch; those of all are put together afterwards."""
+        first, end = split_evenly(count_samples(batch), self._peers.rank, self._peers.count)
+        mine = slice_batch(batch, first, end - first)
+        return self._run(mine, lambda: self._predict_in_parts([mine]))
 
     def _predict_in_parts(self, batches: list[Any]) -> Any:
         if self._size is None:
             return self._predict(batches)
         outputs = [self._predict([part]) for batch in batches for part in cut(batch, self._size)]
         return keras.tree.map_structure(lambda *tensors: tf.concat(tensors, 0), *outputs)
+
+
+def slice_batch(batch: Any, first: int, size: int) -> Any:
+    """Returns some samples of a batch."""
+    return keras.tree.map_structure(lambda leaf: slice_samples(leaf, first, size), batch)
 
 
 def cut(batch: Any, size: int | None) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from memfit.compat import keras_training
+from memfit.compat.keras_strategies import mended
 from memfit.compat.keras_training import has_strategy
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
@@ -17,11 +18,13 @@ from memfit.steps.recipe import Recipe
 from memfit.steps.train_step import build_body, build_test_body
 from memfit.training.feeding import Feed
 from memfit.training.guard.evaluation import GuardedPrediction, GuardedValidation
-from memfit.training.guard.events import Journal
+from memfit.training.guard.events import Journal, log
 from memfit.training.guard.reading import Reader
+from memfit.training.guard.strategies import explain_strategy
 from memfit.training.guard.tightening import Tightening
 from memfit.training.guard.training import GuardedTraining
 from memfit.training.guard.ways import Ways
+from memfit.training.peers import ALONE, Peers
 
 
 @contextmanager
@@ -34,6 +37,7 @@ def guarded_training(
     validation_feed: Feed | None = None,
     host: HostArrays | None = None,
     after_batch: Callable[[int], None] | None = None,
+    peers: Peers = ALONE,
 ) -> Iterator[None]:
     """Lets a model train and validate under guard, with the steps of a plan.
 
@@ -43,6 +47,7 @@ def guarded_training(
         validation_feed: The same for the validation data.
         host: What training steps read their samples from; None where the data gives whole batches.
         after_batch: What to call with the number of each batch that was trained.
+        peers: The other processes that train the model.
     """
     recipe = Recipe() if plan is None else plan.recipe
     size = None if is_custom(model, "test_step") else recipe.validation_batch
@@ -51,7 +56,10 @@ def guarded_training(
         journal.note(f"Trained without the guard, because {reason}.")
         train = None if recipe.is_stock else build_body(model, recipe)
         test = None if size is None else build_test_body(model, size)
-        with installed(model, train_step=train, test_step=test):
+        for remark in explain_strategy(model):
+            journal.note(remark)
+            log.warning("%s", remark)
+        with mended(), installed(model, train_step=train, test_step=test):
             yield
         return
     # With a changed model the steps are others, and they end with the change.
@@ -62,11 +70,14 @@ def guarded_training(
         Tightening(model, allow),
         Reader("training", journal, feed),
         journal,
-        steps.setdefault(("train", model.run_eagerly, model.jit_compile, host), {}),
+        steps.setdefault(
+            ("train", model.run_eagerly, model.jit_compile, host, peers.share_of(model, "training")), {}
+        ),
         host,
         after_batch,
+        peers,
     )
-    validation = _validation(model, size, journal, steps, validation_feed)
+    validation = _validation(model, size, journal, steps, validation_feed, peers)
     try:
         with replaced(model, train_function=training, test_function=validation):
             yield
@@ -75,25 +86,29 @@ def guarded_training(
 
 
 @contextmanager
-def guarded_evaluation(model: keras.Model, size: int | None, journal: Journal) -> Iterator[None]:
+def guarded_evaluation(
+    model: keras.Model, size: int | None, journal: Journal, peers: Peers = ALONE
+) -> Iterator[None]:
     """Lets a model evaluate under guard, at first `size` samples at a time."""
     if why_not(model) is not None:
-        with installed(model, test_step=None if size is None else build_test_body(model, size)):
+        with mended(), installed(model, test_step=None if size is None else build_test_body(model, size)):
             yield
         return
-    validation = _validation(model, size, journal, keras_training.kept_steps(model), None)
+    validation = _validation(model, size, journal, keras_training.kept_steps(model), None, peers)
     with replaced(model, test_function=validation):
         yield
 
 
 @contextmanager
-def guarded_prediction(model: keras.Model, journal: Journal) -> Iterator[None]:
+def guarded_prediction(model: keras.Model, journal: Journal, peers: Peers = ALONE) -> Iterator[None]:
     """Lets a model predict under guard."""
     if why_not(model) is not None:
-        yield
+        with mended():
+            yield
         return
     model.make_predict_function()
-    with replaced(model, predict_function=GuardedPrediction(model, model.predict_function, journal)):
+    prediction = GuardedPrediction(model, model.predict_function, journal, peers)
+    with replaced(model, predict_function=prediction):
         yield
 
 
@@ -105,7 +120,14 @@ def why_not(model: keras.Model) -> str | None:
 
 
 def _validation(
-    model: keras.Model, size: int | None, journal: Journal, kept: dict[Any, Any], feed: Feed | None
+    model: keras.Model,
+    size: int | None,
+    journal: Journal,
+    kept: dict[Any, Any],
+    feed: Feed | None,
+    peers: Peers,
 ) -> GuardedValidation:
-    steps = kept.setdefault(("test", model.run_eagerly, model.jit_compile), {})
-    return GuardedValidation(model, size, Reader("validation", journal, feed), journal, steps)
+    steps = kept.setdefault(
+        ("test", model.run_eagerly, model.jit_compile, peers.share_of(model, "validation")), {}
+    )
+    return GuardedValidation(model, size, Reader("validation", journal, feed), journal, steps, peers)

@@ -70,8 +70,13 @@ class Reader:
             self._journal.ran_out("data", self._batch + 1, lack, f"Opened the data again at {place}")
         raise AssertionError("the last try returns or raises")
 
-    def each(self, iterator: Any, count: int, step: Callable[[Any], Any]) -> Any:
+    def each(
+        self, iterator: Any, count: int, step: Callable[[Any], Any], at_end: Callable[[], None] = lambda: None
+    ) -> Any:
         """Does a step with each of the next batches, fewer at the end of the data; returns the last one's logs.
+
+        Args:
+            at_end: What to call at the end of the data.
 
         Raises:
             StopIteration: If there is no batch left.
@@ -81,6 +86,7 @@ class Reader:
             try:
                 data = self.next(iterator)
             except (StopIteration, tf.errors.OutOfRangeError):
+                at_end()
                 if logs is None:
                     raise StopIteration from None
                 break

@@ -18,7 +18,13 @@ _QUIET = 100
 
 
 class Step(Protocol):
-    """What is replayed: a step whose computing can be undone."""
+    """What is replayed: a step whose computing can be undone.
+
+    Attributes:
+        meets_others: Whether other processes wait for this one within the step, which they cannot begin again.
+    """
+
+    meets_others: bool
 
     @property
     def computing_has_updated(self) -> bool:
@@ -108,7 +114,17 @@ class Replaying:
                 )
             check_survivable(self._owner, lack)
             step.undo()
+            if step.meets_others:
+                raise self._others_wait(lack)
             repeated = self._answer(lack, batch(), repeated)
+
+    def skip(self, spec: Any) -> None:
+        """Does without a batch of which this process has no sample."""
+        self.batch += 1
+        self._shape = ()
+        self._way = self._ways.all[-1]
+        self.step.note()
+        self.step.compute_nothing(spec)
 
     def settle(self) -> None:
         """Notes that the batch is done: a faster step that was on trial is kept."""
@@ -133,6 +149,14 @@ class Replaying:
             f"Memory ran out while the weights were being updated ({lack}), and {reason}. A part of the weights "
             "is updated and the rest is not: go on from a checkpoint.",
             intact=False,
+        )
+
+    def _others_wait(self, lack: Shortage) -> OutOfMemory:
+        """Builds the error of a step within which other ranks wait for this one: they cannot begin it again."""
+        self.note(lack, "Rolled back; other ranks wait within the step, for statistics of all their samples")
+        return OutOfMemory(
+            f"Memory ran out ({lack}) in a step within which other ranks wait for batch statistics. All ranks have "
+            "to be started again, as `memfit run` does. Give more memory, or do without synchronized statistics."
         )
 
     def note(self, lack: Shortage, done: str) -> None:

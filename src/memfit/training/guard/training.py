@@ -18,6 +18,7 @@ from memfit.training.guard.reading import Reader, check_shapes
 from memfit.training.guard.replaying import Replaying
 from memfit.training.guard.tightening import Tightening
 from memfit.training.guard.ways import Ways
+from memfit.training.peers import ALONE, Peers
 
 # How often an update is taken up again: each time TensorFlow itself waits 10 s for memory.
 _UPDATES = 3
@@ -29,6 +30,7 @@ class GuardedTraining:
     Args:
         host: What steps read their samples from; None where the reader gives whole batches.
         after_batch: What to call with the number of each batch that was trained, or None.
+        peers: The other processes that train the model.
     """
 
     def __init__(
@@ -41,10 +43,17 @@ class GuardedTraining:
         steps: dict[Recipe, TrainStep],
         host: HostArrays | None = None,
         after_batch: Callable[[int], None] | None = None,
+        peers: Peers = ALONE,
     ) -> None:
         self._model, self._reader, self._host, self._after_batch = model, reader, host, after_batch
+        self._peers = peers
         self._replaying = Replaying(
-            model, ways, lambda recipe: build(model, recipe, host), tightening, journal, steps
+            model,
+            ways,
+            lambda recipe: build(model, recipe, host, share=peers.share_of(model, "training")),
+            tightening,
+            journal,
+            steps,
         )
 
     @property
@@ -54,27 +63,38 @@ class GuardedTraining:
 
     def __call__(self, iterator: Any) -> Any:
         """Trains as many batches as Keras wants to execute at once; returns the last one's logs."""
-        return self._reader.each(iterator, self._model.steps_per_execution, self._train)
+        return self._reader.each(iterator, self._model.steps_per_execution, self._train, self._peers.end_pass)
 
     def end(self) -> None:
         """Lets go of what only a training needs: gradients of a step that was interrupted, accumulators."""
         self._replaying.end()
 
     def _train(self, data: Any) -> Any:
+        data, spec = self._peers.begin(self._model, data, self._reader.spec, "training", self._host)
+        logs = None
+        if data is None:
+            self._replaying.skip(spec)
+        else:
+            logs = self._compute(data, spec)
+        step = self._replaying.step
+        logs = self._peers.exchange(self._model, step.changes, logs, step)
+        self._update()
+        if self._after_batch is not None:
+            self._after_batch(self._replaying.batch)
+        self._replaying.settle()
+        return settle_logs(logs)
+
+    def _compute(self, data: Any, spec: Any) -> Any:
+        """Computes the gradients of a batch."""
         read = (lambda: data) if self._host is None else partial(self._host.read, data)
         try:
-            logs = self._replaying.compute(data, self._reader.spec, read)
+            return self._replaying.compute(data, spec, read)
         except OutOfMemory:
             raise
         except (tf.errors.OpError, RuntimeError):
             if self._host is None and not is_custom(self._model, "train_step"):
                 check_shapes(self._model, data, self._replaying.batch)
             raise
-        self._update()
-        if self._after_batch is not None:
-            self._after_batch(self._replaying.batch)
-        self._replaying.settle()
-        return settle_logs(logs)
 
     def _update(self) -> None:
         """Updates the weights, and takes the update up again where it was cut off."""

@@ -1,0 +1,68 @@
+"""Callbacks on several ranks: all of them decide alike, and rank 0 alone writes files."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+# Not ModelCheckpoint: it decides as well (the best so far), and saves through its model, which only rank 0 does.
+_WRITERS = (
+    keras.callbacks.TensorBoard,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.RemoteMonitor,
+)
+
+
+class _OnlyRestores(keras.callbacks.Callback):
+    """Lets a `BackupAndRestore` read what rank 0 has written before, and write nothing."""
+
+    def __init__(self, own: keras.callbacks.BackupAndRestore) -> None:
+        super().__init__()
+        self._own = own
+
+    def set_params(self, params: Any) -> None:
+        self._own.set_params(params)
+
+    def set_model(self, model: keras.Model) -> None:
+        self._own.set_model(model)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._own.on_train_begin(logs)
+
+
+def is_of_rank_0(callback: Any) -> bool:
+    """Whether a callback only writes, for people or files, so that other ranks do without it."""
+    kinds = (*_WRITERS, keras.callbacks.ProgbarLogger, keras.callbacks.BackupAndRestore, _OnlyRestores)
+    return isinstance(callback, kinds)
+
+
+@contextmanager
+def saving_of_rank(model: keras.Model, rank: int) -> Iterator[None]:
+    """Lets a model be saved by rank 0 alone: on the others `save` and `save_weights` do nothing for a while."""
+    if rank == 0:
+        yield
+        return
+    names = [name for name in ("save", "save_weights") if name not in vars(model)]
+    for name in names:
+        object.__setattr__(model, name, _save_nothing)
+    try:
+        yield
+    finally:
+        for name in names:
+            object.__delattr__(model, name)
+
+
+def _save_nothing(*args: Any, **kwargs: Any) -> None:
+    """Stands in for a method that writes a file."""
+
+
+def callbacks_of_rank(callbacks: Any, rank: int) -> Any:
+    """Returns the callbacks that a rank runs: every rank those that decide, and rank 0 those that write, too."""
+    if rank == 0 or callbacks is None:
+        return callbacks
+    given = callbacks.callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else callbacks
+    given = given if isinstance(given, list | tuple) else [given]
+    kept = [callback for callback in given if not isinstance(callback, _WRITERS)]
+    restores = keras.callbacks.BackupAndRestore
+    return [_OnlyRestores(callback) if isinstance(callback, restores) else callback for callback in kept]

@@ -1,0 +1,203 @@
+"""What the processes of a job do together, by TensorFlow's own collectives: sums, rows, having the same state."""
+
+import json
+import os
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from memfit.compat import tf_clusters
+from memfit.errors import InvalidInput, in_one_line
+from memfit.scaling.cluster import Cluster, find_cluster
+
+# In a sum of some KiB the death of a peer is noticed at once, in a tiny one only by missing heartbeats (9 s).
+_LEAST = 1024
+_stays_out = False
+_SILENCE = 8.0  # seconds: a rank that stands still is missed within 10
+_ARRIVAL = 600.0  # seconds: a scheduler may start the last rank minutes after the first
+
+
+class Ranks:
+    """The processes of a job, and which of them this one is.
+
+    Every method is called by all ranks, in the same order: it returns when all have called it.
+
+    Attributes:
+        rank: The number of this process, from 0.
+        count: How many processes there are.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        import tensorflow as tf
+
+        # It reads TF_CONFIG, and has to be there before TensorFlow has run anything.
+        self._strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        self.rank, self.count = cluster.rank, cluster.count
+        self._traced: dict[Any, Any] = {}
+
+    def sum(self, tensors: Sequence[Any]) -> list[Any]:
+        """Returns the sums over all ranks, one tensor after the other: beside them only one is in the way."""
+        import tensorflow as tf
+
+        totals: list[Any] = []
+        for tensor in tensors:
+            with tf.control_dependencies(totals[-1:]):
+                after = tf.identity(tensor)
+            totals.append(self._together(_add_up, after))
+        return totals
+
+    def sum_small(self, numbers: Any) -> Any:
+        """Returns the sums of a vector's few numbers, filled up so that a peer's death is noticed at once."""
+        import tensorflow as tf
+
+        padded = tf.concat([numbers, tf.zeros([_LEAST], numbers.dtype)], 0)
+        return self.sum([padded])[0][: tf.size(numbers)]
+
+    def joined(self, rows: Any) -> Any:
+        """Returns the rows of all ranks, one behind the other in the order of the ranks; some may have none."""
+        return self._together(_put_behind_each_other, rows)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Returns the values of all ranks, anything that JSON can write, in the order of the ranks."""
+        import numpy as np
+
+        text = np.frombuffer(json.dumps(value).encode(), np.uint8).astype(np.int64)
+        lengths = np.zeros(self.count, np.int64)
+        lengths[self.rank] = len(text)
+        lengths = self._sum_integers(lengths).numpy()
+        texts = np.zeros((self.count, lengths.max()), np.int64)
+        texts[self.rank, : len(text)] = text
+        texts = self._sum_integers(texts.reshape(-1)).numpy().reshape(texts.shape)
+        return [
+            json.loads(bytes(row[:length].astype(np.uint8)))
+            for row, length in zip(texts, lengths, strict=True)
+        ]
+
+    def agree(self, name: str, value: Any) -> None:
+        """Checks that all ranks have the same value.
+
+        Args:
+            name: What it is, for a person.
+            value: Anything that JSON can write.
+
+        Raises:
+            InvalidInput: On every rank, if one of them has another value than rank 0.
+        """
+        values = self.gather(value)
+        for rank, other in enumerate(values):
+            if other != values[0]:
+                raise InvalidInput(
+                    f"All ranks of a job have the same {name}",
+                    received=f"{values[0]!r} on rank 0, {other!r} on rank {rank}",
+                    remedy="Start the same script with the same arguments and data on every rank",
+                )
+
+    def share_newest(self, state: Sequence[Any], step: int) -> int:
+        """Gives all ranks the state of the one that is farthest, the first of them where several are.
+
+        Args:
+            state: TensorFlow's variables, the same ones in the same order on every rank.
+            step: How far this rank is.
+
+        Returns:
+            How far the newest state is.
+        """
+        import tensorflow as tf
+
+        steps = self.gather(step)
+        newest = max(steps)
+        mine = steps.index(newest) == self.rank
+        for variable in state:
+            bits = _as_integers(variable.read_value())
+            sent = self._sum_integers(tf.reshape(bits if mine else tf.zeros_like(bits), [-1]))
+            variable.assign(_from_integers(tf.reshape(sent, tf.shape(bits)), variable.dtype))
+        return int(newest)
+
+    def _sum_integers(self, numbers: Any) -> Any:
+        """Returns the sums of a vector's whole numbers; traced once for vectors of any length."""
+        import tensorflow as tf
+
+        numbers = tf.convert_to_tensor(numbers)
+        if numbers.dtype not in self._traced:
+            spec = tf.TensorSpec([None], numbers.dtype)
+            self._traced[numbers.dtype] = tf.function(self.sum_small, input_signature=[spec], autograph=False)
+        return self._traced[numbers.dtype](numbers)
+
+    def _together(self, function: Any, tensor: Any) -> Any:
+        import tensorflow as tf
+
+        # An op of its own: an argument of a function has no device, and collectives want one.
+        return self._strategy.run(lambda value: function(tf.identity(value)), args=(tensor,))
+
+
+@cache
+def join_cluster() -> Ranks | None:
+    """Joins the job that this process belongs to, the first time it is called; None where it belongs to none.
+
+    Raises:
+        InvalidInput: If TensorFlow has run something before: collectives are set up when it starts. If this rank's
+            port is in use, or other ranks do not come.
+    """
+    cluster = None if _stays_out else find_cluster()
+    return None if cluster is None else _join(cluster)
+
+
+def stay_out() -> None:
+    """Leaves this process's cluster to a strategy that the script itself makes."""
+    global _stays_out
+    _stays_out = True
+
+
+def _join(cluster: Cluster) -> Ranks:
+    import tensorflow as tf
+
+    os.environ["TF_CONFIG"] = cluster.to_tf_config()  # a chief is rank 0, nothing else
+    tf_clusters.limit_waiting(cluster.count, silence=_SILENCE, arrival=_ARRIVAL)
+    try:
+        return Ranks(cluster)
+    except RuntimeError as error:
+        raise InvalidInput(
+            "A process joins its cluster before anything else of TensorFlow",
+            received=str(error).strip(),
+            remedy="Start the script by `memfit run script.py`, which joins first",
+        ) from error
+    except tf.errors.OpError as error:
+        raise InvalidInput(
+            f"All {cluster.count} ranks have to be there within {_ARRIVAL:.0f} s, each at its own address",
+            received=f"rank {cluster.rank} at {cluster.addresses[cluster.rank]}: {in_one_line(error)}",
+            remedy="Look whether that port is in use, and whether each rank was started and reaches rank 0 at "
+            + cluster.addresses[0],
+        ) from error
+
+
+def _add_up(tensor: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensor)
+
+
+def _put_behind_each_other(rows: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.distribute.get_replica_context().all_gather(rows, axis=0)
+
+
+def _as_integers(value: Any) -> Any:
+    """The bits of a tensor as numbers that collectives can add up: a sum of floats would lose the sign of 0."""
+    import tensorflow as tf
+
+    if value.dtype.is_floating:
+        value = tf.bitcast(value, {2: tf.uint16, 4: tf.int32, 8: tf.int64}[value.dtype.size])
+    elif value.dtype == tf.uint64:
+        value = tf.bitcast(value, tf.int64)
+    return value if value.dtype in (tf.int32, tf.int64) else tf.cast(value, tf.int64)
+
+
+def _from_integers(bits: Any, dtype: Any) -> Any:
+    """The tensor that `_as_integers` was made from."""
+    import tensorflow as tf
+
+    dtype = tf.as_dtype(dtype)
+    if dtype.is_floating:
+        return tf.bitcast(tf.cast(bits, tf.uint16) if dtype.size == 2 else bits, dtype)
+    return tf.bitcast(bits, dtype) if dtype == tf.uint64 else tf.cast(bits, dtype)

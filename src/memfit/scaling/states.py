@@ -1,0 +1,61 @@
+"""Metrics, statistics and seeds after a batch: the same on every rank, and those of the whole batch.
+
+So each rank has the whole state of the job, and any one that is left can stand for all.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from memfit.compat.keras_layers import layer_states
+from memfit.compat.keras_training import kept_steps
+from memfit.scaling.communicator import Ranks
+
+
+def share_changes(
+    ranks: Ranks, model: keras.Model, changes: Sequence[tuple[Any, Any]], fraction: float
+) -> Any:
+    """Gives every rank the states that all ranks' shares of a batch have made; returns the model's metrics.
+
+    A state becomes what it was plus what the ranks have added to it. The states of metrics are sums: what all have
+    added. Statistics are means: weighted by the samples. Anything else, such as a seed, changes alike on all ranks
+    that have samples, of which rank 0 always is one.
+
+    Args:
+        changes: TensorFlow's variables that a batch may have changed, each with its value before.
+        fraction: How much of the batch this rank's share was.
+    """
+    key = ("share changes", *(id(variable) for variable, _ in changes))
+    kept = kept_steps(model)
+    if key not in kept:
+        kept[key] = _trace(ranks, model, [variable for variable, _ in changes])
+    return kept[key](tf.constant(fraction, tf.float64), *(before for _, before in changes))
+
+
+def _trace(ranks: Ranks, model: keras.Model, variables: Sequence[Any]) -> Any:
+    metrics = {id(variable.value) for variable in model.metrics_variables}
+    states = {id(variable.value) for variable in layer_states(model)}
+
+    def share(fraction: Any, *before: Any) -> Any:
+        shared = [(v, b) for v, b in zip(variables, before, strict=True) if id(v) in metrics | states]
+        first = 1.0 if ranks.rank == 0 else 0.0
+
+        def weight(variable: Any) -> Any:
+            if id(variable) in metrics:
+                return 1.0
+            return fraction if variable.dtype.is_floating else first
+
+        gained = [
+            tf.reshape(weight(v) * (tf.cast(v, tf.float64) - tf.cast(b, tf.float64)), [-1]) for v, b in shared
+        ]
+        if gained:
+            sizes = [tf.size(each) for each in gained]
+            totals = tf.split(ranks.sum_small(tf.concat(gained, 0)), sizes)
+            for (variable, old), total in zip(shared, totals, strict=True):
+                new = tf.cast(old, tf.float64) + tf.reshape(total, tf.shape(old))
+                variable.assign(tf.cast(new, variable.dtype))
+        return model.get_metrics_result()
+
+    return tf.function(share, autograph=False)

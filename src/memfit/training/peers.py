@@ -1,0 +1,150 @@
+"""The other processes that train the same model: none, unless `scaling` has found some."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import keras
+
+from memfit.errors import InvalidInput
+from memfit.planning.fidelity import Fidelity
+from memfit.planning.plan import Plan
+from memfit.steps.host_arrays import HostArrays
+from memfit.steps.share import Share
+from memfit.steps.train_step import TrainStep
+
+
+class Peers(Protocol):
+    """What a process that trains, validates or predicts asks of those that do the same beside it.
+
+    Attributes:
+        rank: The number of this process; rank 0 writes files and progress.
+        count: How many there are.
+    """
+
+    rank: int
+    count: int
+
+    def training(
+        self, model: keras.Model, arguments: dict[str, Any], allowed: Fidelity
+    ) -> AbstractContextManager[tuple[dict[str, Any], list[str]]]:
+        """Lets a model be trained together for a while.
+
+        Args:
+            arguments: Of `fit`.
+            allowed: How far the result may be from that of one process.
+
+        Yields:
+            The arguments for this process, and what a person has to know.
+        """
+
+    def settle(self, plan: Plan | None) -> Plan | None:
+        """Returns the plan to follow, once all processes have made theirs: what changes numbers is one for all."""
+
+    def share_of(self, model: keras.Model, phase: str) -> Share | None:
+        """Returns what steps have to know of the whole batch; None where a process computes all of it."""
+
+    def begin(
+        self, model: keras.Model, data: Any, spec: Any, phase: str, host: HostArrays | None = None
+    ) -> tuple[Any, Any]:
+        """Returns this process's share of a batch and its spec, once all know of the whole one; None for no sample.
+
+        Args:
+            phase: "training" or "validation".
+            host: What the samples are read from, where the data is their numbers.
+        """
+
+    def end_pass(self) -> None:
+        """Says that this process has no batch left."""
+
+    def exchange(
+        self, model: keras.Model, changes: Sequence[tuple[Any, Any]], logs: Any, step: TrainStep | None = None
+    ) -> Any:
+        """Adds up what all have computed of a batch; returns the logs of the whole one.
+
+        Args:
+            changes: Variables that a batch may have changed, each with its value before.
+            logs: What this process's share has given.
+            step: The training step whose gradients are summed; None in evaluation.
+        """
+
+    def join_rows(self, outputs: Any) -> Any:
+        """Returns the outputs of all processes' shares, one behind the other."""
+
+
+class Alone:
+    """No other process: what it computes is the whole batch."""
+
+    rank = 0
+    count = 1
+
+    @contextmanager
+    def training(
+        self, model: keras.Model, arguments: dict[str, Any], allowed: Fidelity
+    ) -> Iterator[tuple[dict[str, Any], list[str]]]:
+        """Yields the arguments."""
+        yield arguments, []
+
+    def settle(self, plan: Plan | None) -> Plan | None:
+        """Returns the plan."""
+        return plan
+
+    def share_of(self, model: keras.Model, phase: str) -> Share | None:
+        """Returns None."""
+        return None
+
+    def begin(
+        self, model: keras.Model, data: Any, spec: Any, phase: str, host: HostArrays | None = None
+    ) -> tuple[Any, Any]:
+        """Returns the batch."""
+        return data, spec
+
+    def end_pass(self) -> None:
+        """Does nothing."""
+
+    def exchange(
+        self, model: keras.Model, changes: Sequence[tuple[Any, Any]], logs: Any, step: TrainStep | None = None
+    ) -> Any:
+        """Returns the logs."""
+        return logs
+
+    def join_rows(self, outputs: Any) -> Any:
+        """Returns the outputs."""
+        return outputs
+
+
+ALONE = Alone()
+
+
+def _find_nobody() -> Peers:
+    return ALONE
+
+
+_find: Callable[[], Peers] = _find_nobody
+
+
+def install_finder(find: Callable[[], Peers]) -> None:
+    """Names what finds the processes beside this one: `scaling` does."""
+    global _find
+    _find = find
+
+
+def find_peers(ranks: str | int = "auto") -> Peers:
+    """Returns the processes that train beside this one.
+
+    Args:
+        ranks: How many processes there have to be in all; "auto" for as many as there are.
+
+    Raises:
+        InvalidInput: If there are others than that.
+    """
+    if ranks != "auto" and (isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1):
+        raise InvalidInput('`ranks` is "auto" or a number of processes, at least 1', received=ranks)
+    peers = _find()
+    if ranks not in ("auto", peers.count):
+        raise InvalidInput(
+            "A training on several ranks is started as that many processes",
+            received=f"ranks={ranks} in a job of {peers.count}",
+            remedy=f"Start it by `memfit run --ranks {ranks} script.py`",
+        )
+    return peers
