@@ -41,10 +41,6 @@ def on_files(files: Any, config: Any) -> Any:
         made.append(File.generated(config, f"gallery/{picture.name}", abs_src_path=str(picture)))
     for file in made:
         files.append(file)
-    # A page that another branch brings, such as docs/scaling.md, joins the guide when it is there.
-    for name in ("scaling", "benchmarks"):
-        if files.get_file_from_path(f"{name}.md"):
-            _add_to_guide(config["nav"], name)
     return files
 
 
@@ -57,12 +53,6 @@ def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
 
     markdown = re.sub(r"\]\((?:\.\./)+examples/[^)]*\)", f"]({up}examples.md)", markdown)
     return re.sub(r"`docs/([\w/-]+\.md)`", link, markdown)
-
-
-def _add_to_guide(nav: list[dict[str, Any]], name: str) -> None:
-    guide = next(part["Guide"] for part in nav if "Guide" in part)
-    if not any(f"{name}.md" in entry.values() for entry in guide):
-        guide.insert(-2, {name.capitalize(): f"{name}.md"})
 
 
 def _list_names() -> str:
