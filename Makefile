@@ -4,10 +4,11 @@ VENV := .venv
 OLDEST := .venv-oldest
 COMPILER := .venv-gpu-compiler
 RAY := .venv-ray
+DOCS := .venv-docs
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help benchmarks-page demo dist test test-all test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-slim bench-trials bench-zoo chaos fuzz fuzz-peaks format clean test-ray bench-scale chaos-scale
+.PHONY: help benchmarks-page demo dist test test-all test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-slim bench-trials bench-zoo chaos docs fuzz fuzz-peaks format clean test-ray bench-scale chaos-scale
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -127,6 +128,17 @@ fuzz-peaks: $(VENV)/installed  ## predicted against measured peaks of 100 random
 chaos: $(VENV)/installed  ## faults at random moments, each result compared with the undisturbed run
 	@$(BIN)/python benchmarks/chaos/run.py
 
+# Neither Keras nor TensorFlow: docstrings are read, not imported.
+$(DOCS)/installed: pyproject.toml constraints.txt
+	@echo "Setting up $(DOCS)"
+	@$(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(DOCS)/installed  ## the documentation site in site/; broken links fail
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs --quiet build --strict --clean
+	@echo "site/index.html (with search: $(PYTHON) -m http.server -d site)"
+
 dist:  ## wheel and sdist in dist/, checked by twine and used in an empty environment
 	@.ci/dist
 
@@ -138,4 +150,4 @@ format: $(VENV)/installed  ## rewrite the files as ruff wants them
 	@$(BIN)/ruff check --fix .
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(OLDEST) $(COMPILER) $(RAY) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(COMPILER) $(RAY) $(DOCS) site dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
