@@ -33,6 +33,14 @@ def test_the_batch_size_is_that_of_the_last_batch():
     assert tf_datasets.dataset_batch_size(tf.data.Dataset.range(10)) is None
 
 
+@canary("tf_datasets.note_batch_size", "BatchDataset._batch_size", of="tensorflow")
+def test_a_noted_batch_size_is_found_behind_later_stages():
+    dataset = tf.data.Dataset.range(1).flat_map(lambda _: tf.data.Dataset.range(10).batch(4))
+    assert tf_datasets.dataset_batch_size(dataset) is None
+    tf_datasets.note_batch_size(dataset, 4)
+    assert tf_datasets.dataset_batch_size(dataset.map(lambda x: x + 1).prefetch(1)) == 4
+
+
 @canary("tf_datasets.dataset_graph", "Dataset._variant_tensor", of="tensorflow")
 def test_the_graph_of_a_pipeline_has_its_stages():
     graph = tf_datasets.dataset_graph(tf.data.Dataset.range(10).batch(4))

@@ -124,3 +124,12 @@ def test_fit_takes_no_second_copy_of_an_array_and_does_not_keep_a_mapped_one(tmp
     assert growth["mapped"] < 0.5
     assert growth["memfit"] < 0.15
     assert growth["stock"] > 0.8
+
+
+def test_fit_plans_for_the_batches_of_memfits_own_data():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    data = memfit.arrays(np.ones((24, 4), np.float32), np.ones((24, 1), np.float32), batch_size=8)
+    run = memfit.fit(model, data.map(lambda x, y: (2 * x, y)), memory="1GiB", verbose=0, shuffle=False).memory
+    assert run.plan is not None
+    assert run.plan.batch_size == 8

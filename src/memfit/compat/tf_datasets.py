@@ -40,6 +40,11 @@ def dataset_batch_size(dataset: Any) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
+def note_batch_size(dataset: Any, size: int) -> None:
+    """Lets `dataset_batch_size` know the samples in a batch where a function of the pipeline makes batches."""
+    dataset._batch_size = size
+
+
 def dataset_graph(dataset: Any) -> Any:
     """Returns the GraphDef of a whole tf.data pipeline, with its constants and its functions."""
     import tensorflow as tf

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from memfit.compat.tf_datasets import note_batch_size
 from memfit.compat.tf_graphs import Tensor
 from memfit.data.sizing import limit_tuning
 from memfit.errors import InvalidInput
@@ -136,7 +137,9 @@ def per_iteration(order: Order, make_batches: Callable[[Tensor, Tensor, Tensor, 
         shapes = ((epoch, ()), (batch, ()), (numbers, (None,)), (size, ()))
         return tuple(tf.ensure_shape(tensor, shape) for tensor, shape in shapes)
 
-    return tf.data.Dataset.range(1).map(begin).flat_map(make_batches)
+    dataset = tf.data.Dataset.range(1).map(begin).flat_map(make_batches)
+    note_batch_size(dataset, order.batch_size)
+    return dataset
 
 
 def finish_iterations(dataset: Any, order: Order, *, ahead: int, memory: int) -> Any:
