@@ -60,3 +60,22 @@ def test_the_tests_listed_as_slow_exist() -> None:
         if line and not line.startswith("#"):
             file, _, test = line.partition("::")
             assert f"def {test.partition('[')[0]}" in (_ROOT / "tests" / file).read_text(), line
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors that headings of a page get, as forges and mkdocs make them."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", [*_ROOT.glob("*.md"), *(_ROOT / "docs").rglob("*.md")], ids=_name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists() or "reference" in path, target  # the reference is written by `make docs`
+        if anchor and linked.suffix == ".md" and linked.exists():
+            assert anchor in _anchors(linked), target

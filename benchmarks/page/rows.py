@@ -228,3 +228,24 @@ def list_compiled(figures: Any) -> list[Row]:
             )
         )
     return rows
+
+
+def list_ranks(figures: Any) -> list[Row]:
+    """A row for each case of a training on several ranks."""
+    rows = []
+    for row in figures["exactness"]:
+        ours = [f"{row[name]:.0e}" for name in ("2 ranks", "3 ranks")]
+        stock = row["MirroredStrategy"]
+        same = "yes" if row["same bits on all ranks"] else "no"
+        rows.append((row["case"], *ours, same, stock if isinstance(stock, str) else f"{stock:.0e}"))
+    return rows
+
+
+def list_rank_faults(figures: Any) -> list[Row]:
+    """A row for each run with faults."""
+    rows = []
+    for row in figures:
+        noticed, once = f"{row['slowest_noticed_s']:.1f} s", "yes" if row["batches_once"] else "no"
+        faults = f"{row['happened']} ({row['faults']})"
+        rows.append((str(row["ranks"]), faults, once, f"{row['largest_difference']:.1g}", noticed))
+    return rows

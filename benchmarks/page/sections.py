@@ -110,6 +110,29 @@ SECTIONS = (
         older=True,
     ),
     Section(
+        "Several ranks against one device, in float64",
+        "bench-scale",
+        ("scale",),
+        (
+            "case",
+            "2 ranks differ by",
+            "3 ranks",
+            "same bits on all ranks",
+            "stock MirroredStrategy, 2 replicas",
+        ),
+        rows.list_ranks,
+        note="Largest difference of a weight. Most cases have batches of 15, which stock cannot divide. Adding up 96 MiB of "
+        "gradients takes 8 MiB. Step times: not yet.",
+    ),
+    Section(
+        "Several ranks: killed, frozen and late ones",
+        "chaos-scale",
+        ("chaos_scale",),
+        ("ranks", "faults", "every batch once", "largest difference of a weight", "noticed after at most"),
+        rows.list_rank_faults,
+        note="Unfinished: 40 faults are wanted. Other work ran beside it.",
+    ),
+    Section(
         "Optimizer state",
         "bench-optimizers",
         ("optimizers",),

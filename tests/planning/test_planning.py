@@ -14,6 +14,7 @@ import memfit
 from memfit import DoesNotFit, InvalidInput, Plan, Size
 from memfit.budgets.arena import arena_environment
 from memfit.errors import CannotTell
+from memfit.planning.exchange import exchange_bytes
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers.micro_batches import MicroBatches
@@ -223,3 +224,14 @@ def test_a_job_that_clearly_fits_needs_no_shapes_of_its_data() -> None:
     with pytest.raises(CannotTell):
         memfit.estimate(_model(), 2, data=data)
     assert memfit.plan(_model(), 2, memory="8GiB", data=data).recipe.is_stock
+
+
+def test_a_plan_for_several_ranks_is_for_the_largest_share_and_counts_the_exchange() -> None:
+    alone, shared = (
+        memfit.plan(_model(), 16, memory="8GiB"),
+        memfit.plan(_model(), 31, memory="8GiB", ranks=2),
+    )
+    assert shared.batch_size == 16
+    assert shared.predicted == alone.predicted + exchange_bytes(_model())
+    assert "16 on each of 2 ranks" in repr(shared)
+    assert memfit.Plan.from_json(shared.to_json()) == shared

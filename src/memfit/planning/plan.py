@@ -85,6 +85,7 @@ class Plan(Shown):
         timeline: The predicted memory of one step with the plan; None where the step was not recorded.
         worst: The batch that the plan is made for, where the shapes of the data vary; otherwise None.
         ordinary: How smaller batches than that are computed; None where all are computed by `recipe`.
+        ranks: How many processes train together; `batch_size` is then the largest share of one of them.
     """
 
     model: str
@@ -103,6 +104,12 @@ class Plan(Shown):
     timeline: StepTimeline | None = field(default=None, compare=False)
     worst: WorstBatch | None = None
     ordinary: Ordinary | None = None
+    ranks: int = 1
+
+    @property
+    def batch(self) -> str:
+        """The batch of one update, for a person."""
+        return str(self.batch_size) if self.ranks == 1 else f"{self.batch_size} on each of {self.ranks} ranks"
 
     @property
     def changes_nothing(self) -> bool:
@@ -113,7 +120,7 @@ class Plan(Shown):
         known = "at most" if self.is_bound else "predicted"
         free = f"; {self.margin} kept free" if self.margin else ""
         facts: list[list[object]] = [
-            ["batch", self.batch_size],
+            ["batch", self.batch],
             ["memory", self.memory],
             ["stock peak", f"{self.stock} ({known})"],
             ["planned peak", f"{self.predicted} ({known}{free})"],

@@ -103,10 +103,10 @@ def plan(
         made = _plan_one(job, bounded=device is None)
     else:
         made = plan_for_shapes(job, shapes, partial(_plan_one, bounded=device is None), _estimate_stock)
-    if not exchange:
+    if ranks == 1:
         return made
     stock, predicted = Size(made.stock + exchange), Size(made.predicted + exchange)
-    return replace(made, memory=available, stock=stock, predicted=predicted)
+    return replace(made, memory=available, stock=stock, predicted=predicted, ranks=ranks)
 
 
 def _estimate_stock(job: Job) -> Estimate:

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from memfit.compat import tf_clusters
@@ -126,8 +126,18 @@ class Ranks:
     def _together(self, function: Any, tensor: Any) -> Any:
         import tensorflow as tf
 
+        if tf.executing_eagerly():  # outside of a function TensorFlow warns of every call
+            return self._in_a_function(function)(tensor)
         # An op of its own: an argument of a function has no device, and collectives want one.
         return self._strategy.run(lambda value: function(tf.identity(value)), args=(tensor,))
+
+    def _in_a_function(self, function: Any) -> Any:
+        import tensorflow as tf
+
+        if function not in self._traced:
+            together = partial(self._together, function)
+            self._traced[function] = tf.function(together, autograph=False, reduce_retracing=True)
+        return self._traced[function]
 
 
 @cache

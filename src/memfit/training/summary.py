@@ -40,7 +40,7 @@ def summarise(
     """
     epochs = arguments["epochs"] - arguments["initial_epoch"]
     source = "" if asked else " (free now)"
-    job = f"{model_name}, batch {plan.batch_size}, {epochs} epoch{'s' * (epochs != 1)}"
+    job = f"{model_name}, batch {plan.batch}, {epochs} epoch{'s' * (epochs != 1)}"
     number = f" {call + 1}" if call else ""
     head = f"fit(){number}: {job}, in {plan.memory}{source}"
     return describe_plan(plan, head, "stock Keras", seconds=seconds, as_flags=as_flags)
