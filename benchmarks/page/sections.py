@@ -121,8 +121,8 @@ SECTIONS = (
             "stock MirroredStrategy, 2 replicas",
         ),
         rows.list_ranks,
-        note="Largest difference of a weight. Most cases have batches of 15, which stock cannot divide. Adding up 96 MiB of "
-        "gradients takes 8 MiB. Step times: not yet.",
+        note="Largest difference of a weight. Most cases have batches of 15, which stock cannot divide. "
+        "Adding up 96 MiB of gradients takes 8 MiB. Step times: not yet.",
     ),
     Section(
         "Several ranks: killed, frozen and late ones",
