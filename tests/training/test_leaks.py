@@ -231,7 +231,7 @@ def test_a_watch_inside_of_a_watch_is_refused_in_a_sentence_and_a_failed_fit_end
 
 
 def test_a_script_is_watched_to_its_end(tmp_path: Path) -> None:
-    lines = ["import time", "import numpy", "numpy.ones(3)", "kept = []", "end = time.process_time() + 4"]
+    lines = ["import time", "import numpy", "numpy.ones(3)", "kept = []", "end = time.process_time() + 8"]
     lines += [
         "while time.process_time() < end:",
         "    sum(range(20_000))",
