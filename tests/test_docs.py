@@ -108,7 +108,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def _with_small_memory(code: str) -> str:
-    """The block in a memory that its small model clearly fits into, or whose largest batch is not one of millions."""
+    """The block in a memory that its small model clearly fits, or whose largest batch is not one of millions."""
     return re.sub("[28]GiB", "64MiB" if '"max"' in code or "max_batch" in code else "1GiB", code)
 
 
