@@ -13,7 +13,7 @@ from typing import Any
 
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
-from memfit.scaling.cluster import Cluster, find_cluster
+from memfit.scaling.cluster import RANK, Cluster, find_cluster
 from memfit.scaling.launching import Ending, await_ranks, rank_environments
 from memfit.sizes import Size
 from memfit.survival.checkpoints import find_position
@@ -73,6 +73,8 @@ def supervise(
         Size(settings.memory, of=2**60)
     Fidelity.read(settings.allow)
     cluster = find_cluster()
+    if cluster is None:
+        os.environ.pop(RANK, None)  # of a job whose script has started this one: it is no rank of that
     _check_ranks(settings.ranks, cluster)
     directory = directory_of(script, arguments, Path.cwd())
     if cluster is not None:
