@@ -13,7 +13,7 @@ import memfit
 
 MEMORY = memfit.Size("320MiB")
 BATCH = 64
-STEPS = 4
+STEPS = 2
 OUTPUT = Path("demo-output")
 
 
