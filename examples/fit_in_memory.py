@@ -9,8 +9,8 @@ import memfit
 
 memfit.configure(memory="400MiB")  # before TensorFlow is imported; on a GPU a limit, here an arena
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
+import keras
+import numpy as np
 
 SMALL = "EXAMPLE_SMALL" in os.environ
 BATCH, SIZE = (32, 32) if SMALL else (64, 64)

@@ -8,9 +8,9 @@ import memfit
 
 memfit.configure(memory="400MiB")
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
+import keras
+import numpy as np
+import tensorflow as tf
 
 COUNT = 12 if "EXAMPLE_SMALL" in os.environ else 100
 random = np.random.default_rng(0)

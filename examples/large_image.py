@@ -6,8 +6,8 @@ import memfit
 
 memfit.configure(memory="400MiB")
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
+import keras
+import numpy as np
 
 SIDE = 256 if "EXAMPLE_SMALL" in os.environ else 1500
 keras.utils.set_random_seed(0)

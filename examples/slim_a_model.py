@@ -6,8 +6,8 @@ import memfit
 
 memfit.configure(memory="400MiB")
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
+import keras
+import numpy as np
 
 SMALL = "EXAMPLE_SMALL" in os.environ
 keras.utils.set_random_seed(0)

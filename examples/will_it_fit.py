@@ -6,7 +6,7 @@ import memfit
 
 memfit.configure(memory="400MiB")
 
-import keras  # noqa: E402
+import keras
 
 SMALL = "EXAMPLE_SMALL" in os.environ
 SIZE = 32 if SMALL else 96

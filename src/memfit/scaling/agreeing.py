@@ -15,7 +15,6 @@ from memfit.compat.versions import read_versions
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.fingerprint import fingerprint
-from memfit.planning.plan import Plan
 from memfit.scaling.communicator import Ranks
 from memfit.scaling.survivors import meeting_others
 from memfit.training.feeding import fingerprint_data
@@ -54,17 +53,16 @@ def agree_on_call(ranks: Ranks, model: keras.Model, arguments: Mapping[str, Any]
         "allow": str(allowed),
         **{name: arguments[name] for name in _COUNTS},
     }
-    _agree(ranks, facts)
-
-
-def agree_on_plan(ranks: Ranks, plan: Plan | None) -> None:
-    """Checks that what plans change of the numbers is the same on all ranks; how they save memory may differ.
-
-    Raises:
-        InvalidInput: On every rank, names the rank with another plan.
-    """
-    changes = [] if plan is None else [change.kind for change in plan.recipe.changes]
-    _agree(ranks, {"changes of the model by its plan": changes})
+    with meeting_others():
+        everyone = ranks.gather(facts)
+    for name in facts:
+        for rank, other in enumerate(everyone):
+            if other.get(name) != everyone[0].get(name):
+                raise InvalidInput(
+                    f"All ranks of a job have the same {name}",
+                    received=f"{everyone[0].get(name)!r} on rank 0, {other.get(name)!r} on rank {rank}",
+                    remedy="Start the same script with the same versions, arguments and data on every rank",
+                )
 
 
 def count_data(data: Any) -> int | None:
@@ -79,19 +77,6 @@ def count_data(data: Any) -> int | None:
     first = next(iter(keras.tree.flatten(data)), None)
     shape = getattr(first, "shape", None)
     return int(shape[0]) if shape else None
-
-
-def _agree(ranks: Ranks, facts: dict[str, Any]) -> None:
-    with meeting_others():
-        everyone = ranks.gather(facts)
-    for name in facts:
-        for rank, other in enumerate(everyone):
-            if other.get(name) != everyone[0].get(name):
-                raise InvalidInput(
-                    f"All ranks of a job have the same {name}",
-                    received=f"{everyone[0].get(name)!r} on rank 0, {other.get(name)!r} on rank {rank}",
-                    remedy="Start the same script with the same versions, arguments and data on every rank",
-                )
 
 
 def _hash_script() -> str:

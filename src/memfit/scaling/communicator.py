@@ -73,25 +73,6 @@ class Ranks:
             for row, length in zip(texts, lengths, strict=True)
         ]
 
-    def agree(self, name: str, value: Any) -> None:
-        """Checks that all ranks have the same value.
-
-        Args:
-            name: What it is, for a person.
-            value: Anything that JSON can write.
-
-        Raises:
-            InvalidInput: On every rank, if one of them has another value than rank 0.
-        """
-        values = self.gather(value)
-        for rank, other in enumerate(values):
-            if other != values[0]:
-                raise InvalidInput(
-                    f"All ranks of a job have the same {name}",
-                    received=f"{values[0]!r} on rank 0, {other!r} on rank {rank}",
-                    remedy="Start the same script with the same arguments and data on every rank",
-                )
-
     def share_newest(self, state: Sequence[Any], step: int) -> int:
         """Gives all ranks the state of the one that is farthest, the first of them where several are.
 

@@ -15,7 +15,6 @@ from memfit.errors import InvalidInput, MemfitError
 from memfit.planning.does_not_fit import DoesNotFit
 from memfit.planning.fingerprint import fingerprint
 from memfit.planning.plan import Plan
-from memfit.scaling.agreeing import agree_on_plan
 from memfit.scaling.cluster import find_cluster
 from memfit.scaling.survivors import register_keeper
 from memfit.survival.resuming import ResumingCallbacks
@@ -23,7 +22,6 @@ from memfit.survival.settings import name_of_rank, record_id
 from memfit.survival.stream_teller import StreamTeller
 from memfit.survival.supervision import Supervision
 from memfit.training.feeding import Feed, feed
-from memfit.training.peers import find_peers
 from memfit.training.records.opening import Place
 from memfit.training.running import MakePlan, stock_runner
 from memfit.training.telling import Teller
@@ -98,9 +96,6 @@ class SupervisedRunner:
             _LOG.warning("The script's own strategy trains on several processes: no checkpoints are written.")
             with stock_runner():
                 return self._keras_fit(model, **arguments)
-        peers: Any = find_peers()
-        if peers.count > 1:
-            agree_on_plan(peers.ranks, plan)
         if plan is not None:
             unfinished = plan_file.with_suffix(".unfinished")
             unfinished.write_text(json.dumps(plan.to_json()))

@@ -103,9 +103,6 @@ def fit(
     # A plan that the user made is a promise: tightening goes no farther than it does.
     allowed = Fidelity.read(allow) if plan is None else plan.fidelity
     journal = Journal()
-    if (remark := explain_distribution()) is not None:
-        journal.note(remark)
-        log.warning("%s", remark)
     planned = plan is not None
     with (
         peers.training(model, arguments, allowed) as (arguments, remarks),
@@ -113,8 +110,10 @@ def fit(
             model, arguments, memory, str(allowed), journal, planned_before=planned, told=peers.rank == 0
         ) as call,
     ):
-        for remark in remarks:
+        for remark in filter(None, (explain_distribution(), *remarks)):
             journal.note(remark)
+            if peers.rank == 0:
+                log.warning("%s", remark)  # before anything is trained
         arguments["x"], first = look_ahead(x)
         if plan is None and model.compiled:  # Keras says best that a model is not compiled
             plan = choose_plan(model, arguments, first, memory, allow, journal, peers.count)
@@ -220,7 +219,7 @@ def _batch_size_with(plan: Plan, x: Any, batch_size: int | None, ranks: int) -> 
     if plan.batch_size != -(-batch_size // ranks):
         raise InvalidInput(
             "A plan is made for one batch size",
-            received=f"batch_size={batch_size}, and a plan for {plan.batch_size}",
+            received=f"batch_size={batch_size} on {ranks} rank{'s' * (ranks > 1)}, and a plan for {plan.batch}",
             remedy=f"Make a plan for batch_size={batch_size}, or leave batch_size out",
         )
     return batch_size

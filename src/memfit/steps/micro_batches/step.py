@@ -178,9 +178,8 @@ def _zeros(model: keras.Model) -> Sums:
 def _track(model: keras.Model, batch: PartedBatch, sums: Sums) -> None:
     """Gives the batch's loss to the metrics that follow it."""
     loss, each = sums
-    weight: Any = (
-        batch.static_samples
-    )  # Keras weighs single outputs' losses only where the graph knows the size.
+    # Keras weighs single outputs' losses only where the graph knows the size.
+    weight: Any = batch.static_samples
     if batch.share is not None:
         # Metrics' states are sums: those of all ranks add up to what the whole batch's loss would have given.
         loss, each = (batch.share.as_mean(value, batch.samples) for value in sums)
