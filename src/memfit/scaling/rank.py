@@ -21,7 +21,7 @@ from memfit.scaling.callbacks import callbacks_of_rank, saving_of_rank
 from memfit.scaling.communicator import Ranks
 from memfit.scaling.conditions import check_data, check_model, explain_statistics, layers_to_synchronize
 from memfit.scaling.divisors import DivisorCount
-from memfit.scaling.reading import reading_shares
+from memfit.scaling.reading import Reading, reading_shares
 from memfit.scaling.states import share_changes
 from memfit.scaling.survivors import meeting_others
 from memfit.scaling.synchronized import synchronized
@@ -40,7 +40,7 @@ class Rank:
         self.rank, self.count = ranks.rank, ranks.count
         self._fraction = 0.0
         self._synchronized = False  # whether layers of the model that is trained meet the other ranks
-        self._shared: set[str] = set()  # the phases whose data gives this rank's share of every batch
+        self._reading = Reading()
         self._counted: set[str] = set()  # the phases of which all ranks are known to have the same batches
         self._new = False  # whether a training has begun and no batch was trained yet
         self._sum = tf.function(ranks.sum_small, autograph=False, reduce_retracing=True)
@@ -70,14 +70,18 @@ class Rank:
             with (
                 synchronized(self.ranks, layers),
                 saving_of_rank(model, self.rank),
-                reading_shares(arguments, self.rank, self.count) as (self._shared, costs),
+                reading_shares(arguments, self.rank, self.count) as self._reading,
             ):
-                remarks.append(costs)
+                remarks += self._reading.remarks
                 yield arguments, [remark for remark in remarks if remark is not None]
         finally:
-            self._synchronized, self._shared, self._counted = False, set(), set()
+            self._synchronized, self._reading, self._counted = False, Reading(), set()
             if own:
                 model.jit_compile = own
+
+    def read_shares(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Returns the arguments of `fit` with data of which this rank reads its share, where that can be."""
+        return self._reading.replace(arguments)
 
     def settle(self, plan: Plan | None) -> Plan | None:
         """Returns this rank's own plan, made for its own memory, unless plans differ in what changes numbers.
@@ -110,7 +114,9 @@ class Rank:
         """Returns this rank's share of a batch and its spec, once all ranks know of the whole one."""
         divisors = self._divisor_count(model, phase, host, data)
         samples = count_samples(data)
-        first, end = (0, samples) if phase in self._shared else split_evenly(samples, self.rank, self.count)
+        first, end = (
+            (0, samples) if phase in self._reading.shares else split_evenly(samples, self.rank, self.count)
+        )
         size = end - first
         mine = slice_batch(data, first, size) if size else None
         spec = keras.tree.map_structure(_of_any_size, spec)
@@ -118,7 +124,7 @@ class Rank:
             if self._new and phase == "training":
                 self._begin_alike(model)
             counts = divisors.count(mine, spec)
-            if counts or phase not in self._counted or phase in self._shared:
+            if counts or phase not in self._counted or phase in self._reading.shares:
                 sizes, totals = self._learn(size, counts)
                 first, whole = sum(sizes[: self.rank]), sum(sizes)
             else:  # all ranks have this batch before them, and as many more

@@ -161,6 +161,7 @@ def _train(
 ) -> keras.callbacks.History:
     """Trains as a plan says, under guard; returns Keras's history, with the `Run`."""
     recipe = Recipe() if plan is None else plan.recipe
+    arguments = peers.read_shares(arguments)
     mark = fingerprint_data(arguments["x"], arguments["y"])
     # A rank takes its share of arrays by the samples' numbers, and does not touch the rest.
     numbered = recipe.inputs_on_host or peers.count > 1

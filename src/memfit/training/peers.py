@@ -38,6 +38,9 @@ class Peers(Protocol):
             The arguments for this process, and what a person has to know.
         """
 
+    def read_shares(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Returns the arguments of `fit` with data of which this process reads its share, where that can be."""
+
     def settle(self, plan: Plan | None) -> Plan | None:
         """Returns the plan to follow, once all processes have made theirs: what changes numbers is one for all."""
 
@@ -84,6 +87,10 @@ class Alone:
     ) -> Iterator[tuple[dict[str, Any], list[str]]]:
         """Yields the arguments."""
         yield arguments, []
+
+    def read_shares(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Returns the arguments."""
+        return arguments
 
     def settle(self, plan: Plan | None) -> Plan | None:
         """Returns the plan."""
