@@ -42,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="go on with fewer ranks where one cannot be started again",
     )
+    parser.add_argument(
+        "--shard-optimizer",
+        action="store_true",
+        help="each rank may keep a part of the optimizer's state, where that is needed; a lost rank then costs the "
+        "epoch",
+    )
     parser.add_argument("--resume", action="store_true", help="go on where an earlier run was stopped")
     parser.add_argument(
         "--strict",
@@ -79,6 +85,7 @@ def run(args: argparse.Namespace) -> int:
         watch=args.watch,
         ranks=args.ranks,
         elastic=args.elastic,
+        shard_optimizer=args.shard_optimizer,
     )
     if args.ray:
         from memfit.survival.ray_job import run_on_ray

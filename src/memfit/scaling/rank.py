@@ -26,7 +26,8 @@ from memfit.scaling.states import share_changes
 from memfit.scaling.survivors import meeting_others
 from memfit.scaling.synchronized import synchronized
 from memfit.steps.host_arrays import HostArrays
-from memfit.steps.share import Share, split_evenly
+from memfit.steps.sharded_state import sharded_state
+from memfit.steps.share import Share, split_evenly, use_ranks
 from memfit.steps.train_step import TrainStep
 from memfit.training.batches import count_samples
 from memfit.training.guard.evaluation import slice_batch
@@ -43,6 +44,7 @@ class Rank:
         self._reading = Reading()
         self._counted: set[str] = set()  # the phases of which all ranks are known to have the same batches
         self._new = False  # whether a training has begun and no batch was trained yet
+        use_ranks(ranks)
         self._sum = tf.function(ranks.sum_small, autograph=False, reduce_retracing=True)
 
     @contextmanager
@@ -165,6 +167,12 @@ class Rank:
                 step.sum_over(self.ranks)
             return share_changes(self.ranks, model, changes, self._fraction)
 
+    def share_weights(self, model: keras.Model) -> None:
+        """Gives every rank the weights that others have updated, where each updates a part of them."""
+        if (shard := sharded_state(model)) is not None:
+            with meeting_others():
+                shard.send_weights()
+
     def join_rows(self, outputs: Any) -> Any:
         """Returns the outputs of all ranks' shares, one behind the other."""
         with meeting_others():
@@ -173,6 +181,8 @@ class Rank:
     def _begin_alike(self, model: keras.Model) -> None:
         """Lets all ranks begin with the state of the one that has trained most, the first one as a rule."""
         variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+        if (shard := sharded_state(model)) is not None:
+            variables = shard.leave_out(variables)
         unique = list({id(variable): variable.value for variable in variables}.values())
         self.ranks.share_newest(unique, int(model.optimizer.iterations))
         self._new = False

@@ -71,6 +71,9 @@ class Peers(Protocol):
             step: The training step whose gradients are summed; None in evaluation.
         """
 
+    def share_weights(self, model: keras.Model) -> None:
+        """Gives every process the weights that others have updated, where each updates a part of them."""
+
     def join_rows(self, outputs: Any) -> Any:
         """Returns the outputs of all processes' shares, one behind the other."""
 
@@ -114,6 +117,9 @@ class Alone:
     ) -> Any:
         """Returns the logs."""
         return logs
+
+    def share_weights(self, model: keras.Model) -> None:
+        """Does nothing."""
 
     def join_rows(self, outputs: Any) -> Any:
         """Returns the outputs."""

@@ -79,6 +79,7 @@ class GuardedTraining:
         step = self._replaying.step
         logs = self._peers.exchange(self._model, step.changes, logs, step)
         self._update()
+        self._peers.share_weights(self._model)
         if self._after_batch is not None:
             self._after_batch(self._replaying.batch)
         self._replaying.settle()
