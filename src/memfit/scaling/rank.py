@@ -5,8 +5,8 @@ memory, roll back and try again while the others wait), *sum* (gradients, metric
 own optimizer, the same bits everywhere). Ranks meet in the first and the third only.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -141,6 +141,10 @@ class Rank:
         share = self.share_of(model, phase)
         share.set(first, whole, totals or None)
         return mine, spec
+
+    def computing(self, undo: Callable[[], None]) -> AbstractContextManager[None]:
+        """Surrounds a step: layers may have synchronized statistics."""
+        return meeting_others(undo) if self._synchronized else nullcontext()
 
     def end_pass(self) -> None:
         """Tells the others that this rank has no batch left.

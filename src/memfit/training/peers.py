@@ -1,7 +1,7 @@
 """The other processes that train the same model: none, unless `scaling` has found some."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import keras
@@ -57,6 +57,13 @@ class Peers(Protocol):
             host: What the samples are read from, where the data is their numbers.
         """
 
+    def computing(self, undo: Callable[[], None]) -> AbstractContextManager[None]:
+        """Surrounds a step, in which a process may wait for the others.
+
+        Args:
+            undo: Puts back what the step has changed so far, where another process is lost in it.
+        """
+
     def end_pass(self) -> None:
         """Says that this process has no batch left."""
 
@@ -108,6 +115,10 @@ class Alone:
     ) -> tuple[Any, Any]:
         """Returns the batch."""
         return data, spec
+
+    def computing(self, undo: Callable[[], None]) -> AbstractContextManager[None]:
+        """Does nothing."""
+        return nullcontext()
 
     def end_pass(self) -> None:
         """Does nothing."""
