@@ -114,16 +114,17 @@ def train_sharded(sharded: bool) -> dict[str, float]:
     import tensorflow as tf
 
     import memfit
+    from memfit.scaling.communicator import join_cluster
     from memfit.steps.recipe import Recipe
     from memfit.steps.sharded_state import ShardedState
-    from memfit.training.peers import find_peers
 
     keras.utils.set_random_seed(0)
     wide = 16 if SMOKE else 768
     model = keras.Sequential([keras.Input((wide,)), *(keras.layers.Dense(wide) for _ in range(6))])
     model.compile("adam", "mse")
     x = np.random.default_rng(0).normal(size=(32 * 8, wide)).astype("float32")
-    ranks = find_peers().count
+    cluster = join_cluster()
+    ranks = 1 if cluster is None else cluster.count
     plan = memfit.plan(model, 32, "4GiB", "exact", ranks=ranks)
     if sharded and ranks > 1:
         plan = replace(plan, recipe=Recipe(changes=(ShardedState(ranks),)))
