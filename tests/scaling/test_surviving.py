@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from memfit.scaling import launching
+from memfit.scaling import launching, survivors
 from memfit.scaling.launching import rank_environments
 from memfit.survival import supervising
 from memfit.survival.settings import RunSettings
@@ -238,3 +238,16 @@ def test_with_elastic_a_job_goes_on_without_a_rank_that_always_dies(
     ]
     settings = RunSettings(ranks=2, quiet=True)
     assert supervising.supervise("dies.py", [], settings, tell=lines.append) == 128 + signal.SIGKILL
+
+
+def test_a_rank_does_not_wait_for_ever_for_others_that_do_something_else() -> None:
+    code = """
+import time
+from memfit.scaling import survivors
+survivors.TOLD_AFTER, survivors.ENDED_AFTER, survivors.LOOKED_AFTER = 0.1, 0.3, 0.05
+with survivors.meeting_others():
+    time.sleep(60)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == survivors.STOOD_STILL
+    assert "they are there, but do something else" in ended.stderr
