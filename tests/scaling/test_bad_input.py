@@ -12,7 +12,9 @@ import pytest
 
 import memfit
 from memfit.errors import InvalidInput
+from memfit.planning.fidelity import Fidelity
 from memfit.scaling import launching
+from memfit.scaling.conditions import explain_mixed_samples
 from memfit.scaling.launching import rank_environments
 from memfit.survival.settings import RunSettings
 from memfit.survival.supervising import supervise
@@ -111,3 +113,39 @@ def test_ranks_are_not_started_inside_of_a_job(tmp_path: Path, monkeypatch: pyte
 def test_no_rank_at_all_is_refused() -> None:
     with pytest.raises(InvalidInput, match="at least one rank"):
         rank_environments(0)
+
+
+@keras.saving.register_keras_serializable("memfit tests")
+class _Centred(keras.layers.Layer):
+    """Looks at all samples of a batch."""
+
+    def call(self, x: Any) -> Any:
+        return x - keras.ops.mean(x, axis=0, keepdims=True)
+
+
+def _sum_of_errors(y_true: Any, y_pred: Any) -> Any:
+    return keras.ops.sum(keras.ops.square(y_true - y_pred))
+
+
+@pytest.mark.parametrize(
+    ("layers", "loss", "reason"),
+    [
+        ([_Centred()], "mse", "depends on the samples it is batched with"),
+        ([], _sum_of_errors, "at once and"),
+        ([keras.layers.Dropout(0.5)], "mse", None),
+    ],
+)
+def test_what_looks_at_whole_batches_is_near_on_ranks_and_refused_where_exact_is_asked_for(
+    layers: list[Any], loss: Any, reason: str | None
+) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3), *layers, keras.layers.Dense(1)])
+    model.compile("sgd", loss)
+    data = (np.random.default_rng(0).normal(size=(8, 2)), np.ones((8, 1)), None)
+    remarks = list(explain_mixed_samples(model, data, Fidelity.NEAR, 2))
+    if reason is None:
+        assert remarks == []
+        assert list(explain_mixed_samples(model, data, Fidelity.EXACT, 2)) == []
+        return
+    assert [remark.startswith("near, on 2 ranks: ") and reason in remark for remark in remarks] == [True]
+    with pytest.raises(InvalidInput, match="Ranks compute shares of a batch"):
+        list(explain_mixed_samples(model, data, Fidelity.EXACT, 2))

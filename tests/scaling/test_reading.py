@@ -141,13 +141,17 @@ def test_what_every_rank_reads_before_the_cut_is_said() -> None:
         assert "reads filter of the training data whole" in reading.remarks[0]
 
 
+def _write_image(file, value: int) -> None:
+    tf.io.write_file(str(file), tf.io.encode_png(tf.fill((8, 8, 3), tf.constant(value, tf.uint8))))
+
+
 def _brighten(image, rng):
     return np.clip(image + rng.integers(0, 50), 0, 255).astype("uint8")
 
 
 def test_ranks_augment_their_shares_as_one_device_does(tmp_path) -> None:
     for number in range(7):
-        keras.utils.save_img(tmp_path / f"{number}.png", np.full((8, 8, 3), 20 * number), scale=False)
+        _write_image(tmp_path / f"{number}.png", 20 * number)
     paths = sorted(map(str, tmp_path.glob("*.png")))
     augment = [keras.layers.RandomFlip(), keras.layers.RandomBrightness(0.3), _brighten]
 
@@ -165,7 +169,7 @@ def test_ranks_augment_their_shares_as_one_device_does(tmp_path) -> None:
 
 
 def test_augmentation_that_mixes_samples_reads_whole_batches(tmp_path) -> None:
-    keras.utils.save_img(tmp_path / "a.png", np.zeros((8, 8, 3)))
+    _write_image(tmp_path / "a.png", 0)
     paths, labels = [str(tmp_path / "a.png")] * 4, np.eye(4, dtype="float32")
     data = memfit.images(paths, labels, size=(8, 8), batch_size=4, augment=[keras.layers.MixUp()])
     with reading_shares({"x": data, "validation_data": None}, 0, 2) as reading:

@@ -124,11 +124,11 @@ def replaced_additional_loss(model: Any, aggregate: Callable[[Any], Any]) -> Ite
         object.__delattr__(model, "_aggregate_additional_loss")
 
 
-def masked_weights(sample_weight: Any, mask: Any, dtype: str) -> Any:
+def masked_weights(sample_weight: Any, mask: Any, dtype: str, reduction: str = "sum") -> Any:
     """Merges a mask into sample weights as Keras's losses do, entries masked out weighing 0."""
     from keras.src.losses.loss import apply_mask
 
-    return apply_mask(sample_weight, mask, dtype=dtype, reduction="sum")
+    return apply_mask(sample_weight, mask, dtype=dtype, reduction=reduction)
 
 
 def aligned(values: Any, weights: Any) -> tuple[Any, Any]:

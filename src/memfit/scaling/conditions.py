@@ -1,6 +1,6 @@
 """What a training on several ranks is refused for, before its first step, and how far it is from one device's."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -8,8 +8,11 @@ import keras
 from memfit.compat import keras_data, keras_training
 from memfit.errors import CannotTell, InvalidInput
 from memfit.planning.fidelity import Fidelity
+from memfit.planning.job import Job
 from memfit.scaling.synchronized import normalising_layers
+from memfit.sizes import Size
 from memfit.steps.installing import is_custom, why_not_micro_batches
+from memfit.steps.micro_batches.additivity import TRIED_SAMPLES
 from memfit.training.batches import batch_size_of
 from memfit.training.feeding import feed
 from memfit.training.running import current_runner
@@ -88,3 +91,20 @@ def explain_statistics(model: keras.Model, synchronized: list[Any], count: int) 
     if layers:
         return f"Batch statistics of {len(layers)} layer(s) are of the samples of all {count} ranks (exact)."
     return None
+
+
+def explain_mixed_samples(model: keras.Model, data: Any, allowed: Fidelity, count: int) -> Iterator[str]:
+    """Says why shares of a batch give other results than all of it; tried on a few samples, as for micro-batches.
+
+    Raises:
+        InvalidInput: If they do, and only exact results are allowed.
+    """
+    job = Job(model, TRIED_SAMPLES, Size(0), allowed, data)
+    for reason in filter(None, (job.outputs_differ, job.losses_differ)):
+        if allowed == Fidelity.EXACT:
+            raise InvalidInput(
+                "Ranks compute shares of a batch: exact where no sample's output or loss depends on the others",
+                received=reason,
+                remedy='Train it in one process, or allow "near"',
+            )
+        yield f"near, on {count} ranks: {reason}."

@@ -19,7 +19,13 @@ from memfit.planning.plan import Plan
 from memfit.scaling.agreeing import agree_on_call, count_data
 from memfit.scaling.callbacks import callbacks_of_rank, saving_of_rank
 from memfit.scaling.communicator import Ranks
-from memfit.scaling.conditions import check_data, check_model, explain_statistics, layers_to_synchronize
+from memfit.scaling.conditions import (
+    check_data,
+    check_model,
+    explain_mixed_samples,
+    explain_statistics,
+    layers_to_synchronize,
+)
 from memfit.scaling.divisors import DivisorCount
 from memfit.scaling.reading import Reading, reading_shares
 from memfit.scaling.states import share_changes
@@ -80,6 +86,10 @@ class Rank:
             self._synchronized, self._reading, self._counted = False, Reading(), set()
             if own:
                 model.jit_compile = own
+
+    def explain_shares(self, model: keras.Model, data: Any, allowed: Fidelity) -> list[str]:
+        """Says what a rank's share of a batch gives otherwise than the whole batch does."""
+        return [*explain_mixed_samples(model, data, allowed, self.count)]
 
     def read_shares(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Returns the arguments of `fit` with data of which this rank reads its share, where that can be."""

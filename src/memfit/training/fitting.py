@@ -25,7 +25,7 @@ from memfit.training.guard.strategies import explain_distribution
 from memfit.training.judging import judge
 from memfit.training.monitoring.monitoring import find_record
 from memfit.training.peers import Peers, find_peers
-from memfit.training.plan_choice import choose_plan
+from memfit.training.plan_choice import choose_plan, example_of
 from memfit.training.recorded_call import RecordedCall
 from memfit.training.run import Run
 from memfit.training.running import current_runner
@@ -112,11 +112,13 @@ def fit(
             model, arguments, memory, str(allowed), journal, planned_before=planned, told=peers.rank == 0
         ) as call,
     ):
+        arguments["x"], first = look_ahead(x)
+        if model.compiled:
+            remarks = [*remarks, *peers.explain_shares(model, example_of(arguments, first), allowed)]
         for remark in filter(None, (explain_distribution(), *remarks)):
             journal.note(remark)
             if peers.rank == 0:
                 log.warning("%s", remark)  # before anything is trained
-        arguments["x"], first = look_ahead(x)
         if plan is None and model.compiled:  # Keras says best that a model is not compiled
             together = {"ranks": peers.count, "shard_optimizer": shard_optimizer}
             plan = choose_plan(model, arguments, first, memory, allow, journal, together)

@@ -38,6 +38,14 @@ class Peers(Protocol):
             The arguments for this process, and what a person has to know.
         """
 
+    def explain_shares(self, model: keras.Model, data: Any, allowed: Fidelity) -> list[str]:
+        """Says what a process's share of a batch gives otherwise than the whole batch does.
+
+        Args:
+            data: An example of the training data.
+            allowed: How far the result may be from that of one process.
+        """
+
     def read_shares(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Returns the arguments of `fit` with data of which this process reads its share, where that can be."""
 
@@ -97,6 +105,10 @@ class Alone:
     ) -> Iterator[tuple[dict[str, Any], list[str]]]:
         """Yields the arguments."""
         yield arguments, []
+
+    def explain_shares(self, model: keras.Model, data: Any, allowed: Fidelity) -> list[str]:
+        """Returns nothing: a process computes whole batches."""
+        return []
 
     def read_shares(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Returns the arguments."""

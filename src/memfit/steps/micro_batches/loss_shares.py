@@ -7,6 +7,7 @@ its gradient.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import keras
@@ -48,7 +49,17 @@ class LossShare:
             if mask is not None or (weights is not None and reduction == "mean_with_sample_weight"):
                 raise DivisorsUnknown
             divisor = self.fraction.whole(tf.size(values))
+        elif mask is not None and reduction != "mean_with_sample_weight" and _added_to_valid():
+            divisor += _added_to_valid() * tf.cast(tf.size(values) / tf.size(mask), tf.float64)
         return tf.math.divide_no_nan(total, tf.cast(divisor, total.dtype))
+
+
+@cache
+def _added_to_valid() -> float:
+    """What Keras adds to the number of entries that are not masked: 1e-7 in 3.12, nothing in 3.15."""
+    with tf.init_scope():
+        weight = keras_training.masked_weights(None, tf.constant([True]), "float64", "mean")
+        return 1.0 / float(weight[0]) - 1.0
 
 
 class DivisorShare:
