@@ -104,4 +104,4 @@ def run_out() -> tuple[bool, str]:
 def test_a_step_with_immediate_updates_that_runs_out_is_said_to_have_changed_weights() -> None:
     intact, says = in_arena(run_out, memory="64MiB")
     assert not intact
-    assert "go on from a checkpoint" in says
+    assert "continue from a checkpoint" in says

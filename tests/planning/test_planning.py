@@ -145,7 +145,7 @@ def test_a_refusal_names_the_batch_and_the_fidelity_that_would_do() -> None:
     told = str(refuse(recordings_of(job, lines)))
     assert "Batch 64 does not fit into 700 B with exact changes." in told
     # What was recorded is stock's step: 100 + 640, 320 that wait, and 5% that a second recording may show.
-    assert "The smallest memory that would do is 1.1 KiB" in told
+    assert "The smallest memory that would be enough is 1.1 KiB" in told
     assert "the largest batch that fits 700 B is 37." in told  # 100 + 15 * 37 is 655, with 5% 688
     assert 'With allow="near" this batch would fit.' in told
 

@@ -365,4 +365,4 @@ def test_arrays_that_a_restarted_script_makes_anew_are_noticed(
         run(tmp_path, DATA["arrays"](), 3)
     with caplog.at_level(logging.WARNING):
         run(tmp_path, {**DATA["arrays"](), "x": X + 1}, None)
-    assert "not those of the checkpoint" in caplog.text
+    assert "differ from those of the checkpoint" in caplog.text

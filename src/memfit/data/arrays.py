@@ -98,7 +98,7 @@ def arrays(
 def _element(x: Any, y: Any, sample_weight: Any) -> Any:
     """What one batch looks like to Keras: `x`, `(x, y)` or `(x, y, sample_weight)`."""
     if y is None and sample_weight is not None:
-        raise InvalidInput("Sample weights weigh targets: they need y", received="y=None")
+        raise InvalidInput("Sample weights need targets: pass y too", received="y=None")
     # tf.data takes a list for one tensor.
     x, y, sample_weight = keras.tree.lists_to_tuples((x, y, sample_weight))
     if sample_weight is not None:
@@ -115,7 +115,7 @@ def _sliceable(array: Any) -> Any:
         array = np.asarray(array)
     if isinstance(array, np.ndarray) or np.dtype(array.dtype).kind != "O":
         return array
-    raise InvalidInput("Arrays hold numbers or text, not Python objects", received=array)
+    raise InvalidInput("Arrays must hold numbers or text, not Python objects", received=array)
 
 
 def _common_length(flat: list[Any]) -> int:
@@ -123,7 +123,7 @@ def _common_length(flat: list[Any]) -> int:
     if len(lengths) != 1 or 0 in lengths:
         shapes = ", ".join(str(tuple(array.shape)) for array in flat)
         raise InvalidInput(
-            "All arrays have the same number of rows, at least one", received=f"shapes {shapes}"
+            "All arrays must have the same number of rows, at least one", received=f"shapes {shapes}"
         )
     return lengths.pop()
 

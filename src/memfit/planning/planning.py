@@ -216,7 +216,7 @@ def _name_step(job: Job, recipe: Recipe | None, batch_size: int) -> str:
 def _check(model: Any, batch_size: Any) -> None:
     if not getattr(model, "compiled", False):
         raise InvalidInput(
-            "A plan is made for a compiled model: the optimizer and the loss take memory too",
+            "A model must be compiled to be planned for: the optimizer and the loss take memory too",
             received=type(model).__name__,
             remedy="Call model.compile(...) first",
         )

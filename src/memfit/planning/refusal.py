@@ -39,7 +39,7 @@ def refuse(recordings: Recordings) -> DoesNotFit:
     changes = f" with {job.allow} changes" if fixed is None else f", and its step cannot be changed: {fixed}"
     parts = [
         f"Batch {batch_size} does not fit into {job.memory}{changes}.",
-        f"The smallest memory that would do is {smallest}" + ("." if one_size else ";"),
+        f"The smallest memory that would be enough is {smallest}" + ("." if one_size else ";"),
     ]
     if not one_size:
         size = f"the largest batch that fits {job.memory} is {largest}."

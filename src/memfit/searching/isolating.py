@@ -39,7 +39,7 @@ def isolate(search: Any, *, memory: int | str | None = None) -> Any:
     if hasattr(search, "get_params") and hasattr(search, "fit"):
         if hasattr(search, "estimator"):
             raise InvalidInput(
-                "A scikit-learn search is given an isolated estimator, and is not isolated itself",
+                "Isolate the estimator, not the scikit-learn search",
                 received=type(search).__name__,
                 remedy="Write GridSearchCV(memfit.isolate(estimator), ...)",
             )
@@ -53,5 +53,5 @@ def isolate(search: Any, *, memory: int | str | None = None) -> Any:
     raise InvalidInput(
         "Only an Optuna objective, a KerasTuner tuner or a scikit-learn estimator can be isolated",
         received=search,
-        remedy="Call memfit.isolated(function, ...) in a search of your own",
+        remedy="In your own search, call memfit.isolated(function, ...)",
     )

@@ -72,9 +72,11 @@ def trials(
         raise InvalidInput("Trials need a function to call with each setting", received=function)
     settings = list(settings)
     if not settings:
-        raise InvalidInput("There is no setting to try", received=settings, remedy="Give at least one")
+        raise InvalidInput(
+            "There must be at least one setting to try", received=settings, remedy="Give at least one"
+        )
     if parallel is not None and (isinstance(parallel, bool) or not isinstance(parallel, int) or parallel < 1):
-        raise InvalidInput("At least one trial runs at a time: `parallel` is 1 or more", received=parallel)
+        raise InvalidInput("`parallel` must be at least 1", received=parallel)
     packed = _pack(function, "function")
     for setting in settings:
         _pack(setting, "setting")

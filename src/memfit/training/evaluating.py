@@ -52,8 +52,8 @@ def evaluate(
     check_size("micro_batch", micro_batch)
     if micro_batch is not None and is_custom(model, "test_step"):
         raise InvalidInput(
-            "A custom test_step cannot evaluate a batch in parts: only it knows how its losses add up",
-            remedy="Leave micro_batch out, and give smaller batches",
+            "A custom test_step cannot evaluate a batch in micro-batches: only it knows how its losses add up",
+            remedy="Leave micro_batch out, and pass smaller batches",
         )
     journal = Journal(events)
     if tiles is not None:

@@ -80,7 +80,7 @@ def gradients(
     weights = [weight_of(variable) for variable in variables]
     if not weights:
         raise InvalidInput(
-            "`memfit.gradients` takes the variables to differentiate by, and there are none",
+            "`memfit.gradients` needs variables to differentiate by, and there are none",
             received=variables,
             remedy="Build the model first: model.build(input_shape), or call it once",
         )
@@ -273,7 +273,7 @@ def _check_samples(call: Call, tensors: Sequence[Any]) -> int:
     samples = call.count_samples(tensors)
     if samples is None:
         raise InvalidInput(
-            "The memory of a function is planned or estimated for a batch of a known size",
+            "Planning or estimating a function needs a batch of known size",
             received=[tuple(tensor.shape) for tensor in tensors],
             remedy="Call it once outside of tf.function first, or batch with drop_remainder=True",
         )

@@ -78,9 +78,9 @@ def predict(
 def _npy_path(out: str | PathLike[str]) -> Path:
     path = Path(out)
     if path.suffix != ".npy":
-        raise InvalidInput("Predictions are written to a .npy file", received=str(out))
+        raise InvalidInput("Predictions must be written to a .npy file", received=str(out))
     if not path.parent.is_dir():
-        raise InvalidInput("Predictions are written to a directory that exists", received=str(path.parent))
+        raise InvalidInput("Predictions must be written to an existing directory", received=str(path.parent))
     return path
 
 
