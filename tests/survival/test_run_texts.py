@@ -229,7 +229,7 @@ def test_a_loop_without_fit_is_measured_and_said_not_to_be_changed(tmp_path: Pat
         "memfit: train.py, line 13: trains in a custom loop, not with fit()\n"
         "memfit: memfit cannot change such a loop: no plan, no checkpoints, no limit\n"
         "memfit: to get a plan and the guard, put @memfit.gradients(variables) on the loss function\n"
-        "memfit: it still measures what the loop takes against SIZE, and explains an OOM\n"
+        "memfit: it measures the loop's memory against SIZE, and explains an out-of-memory error\n"
         "memfit: for a breakdown of its peak, and what would help: memfit estimate train.py\n"
         "memfit: custom loop: finished\n"
         "memfit:   peak      SIZE measured, SIZE over the budget of SIZE\n"
