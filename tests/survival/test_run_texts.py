@@ -111,7 +111,7 @@ def test_a_near_plan_is_announced_as_not_exact(tmp_path: Path) -> None:
         "memfit: wide, batch 4096: finished\n"
         "memfit:   peak      SIZE measured, SIZE predicted (stock Keras SIZE)\n"
         "memfit:   process   SIZE measured, SIZE predicted on the host\n"
-        "memfit:   time      TIME, N.NNx of stock Keras's predicted\n"
+        "memfit:   time      TIME, N.NNx stock Keras's time (predicted)\n"
         "memfit:   events    none\n"
         "memfit:   restarts  none\n"
         "memfit:   record    ID, FILE\n"

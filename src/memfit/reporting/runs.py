@@ -148,7 +148,7 @@ def _describe_time(record: RunRecord) -> str:
     if plan is None or plan.changes_nothing:
         return told
     if record.step_seconds is None:
-        return f"{told}, {plan.time:.2f}x of stock Keras's predicted"
+        return f"{told}, {plan.time:.2f}x stock Keras's time (predicted)"
     stock = describe_seconds(record.step_seconds / plan.time)
     return f"{told}; stock Keras about {stock} (predicted: {plan.time:.2f}x)"
 
