@@ -7,12 +7,12 @@ from memfit.searching.trial_server import find_memory
 
 
 def isolate(search: Any, *, memory: int | str | None = None) -> Any:
-    """Lets each training of a search run in a process of its own, so that an out-of-memory or a crash ends only it.
+    """Runs each training of a search in its own process, so that an out-of-memory error or a crash ends only that one.
 
-    | what is given | what comes back | a training that runs out of memory or dies is |
+    | you pass | you get | a training that runs out of memory or dies is |
     |---|---|---|
     | an Optuna objective | an objective for `study.optimize` | pruned |
-    | a KerasTuner tuner | the tuner | failed, and the search goes on |
+    | a KerasTuner tuner | the tuner | failed, and the search continues |
     | a scikit-learn estimator | an estimator for a search | scored with `error_score` |
 
     Args:
@@ -24,7 +24,7 @@ def isolate(search: Any, *, memory: int | str | None = None) -> Any:
         What to use in its place.
 
     Raises:
-        InvalidInput: If it is none of them.
+        InvalidInput: If it is something else.
 
     Example:
         ```python

@@ -55,11 +55,11 @@ def fit(
     plan: Plan | None = None,
     ranks: str | int = "auto",
 ) -> keras.callbacks.History:
-    """Trains a model as `model.fit` does, in the memory there is.
+    """Trains a model as `model.fit` does, within a memory budget.
 
-    All of Keras's arguments have Keras's meaning, and Keras does the work: memfit replaces only what one step
-    executes, for the length of this call. A job that fits as it is runs as stock Keras. When memory runs out all
-    the same, the step is rolled back, computed in a tighter way, and the training goes on (`docs/guard.md`).
+    All of Keras's arguments keep their meaning, and Keras's own loop runs: memfit replaces only what one step
+    executes, during this call. A job that fits as it is runs as stock Keras. If memory runs out anyway, the step is
+    rolled back, computed again with less memory, and training continues (`docs/guard.md`).
 
     Args:
         model: A compiled model.

@@ -46,10 +46,10 @@ class Event:
 
 
 class OutOfMemory(MemfitError, RuntimeError):
-    """Memory ran out, and the training cannot go on in this process.
+    """Memory ran out, and training cannot continue in this process.
 
     Attributes:
-        intact: Whether the model is as it was before the batch; otherwise a part of its weights was updated and
+        intact: Whether the model is as it was before the batch; otherwise some weights were updated and
             only a checkpoint helps.
     """
 
