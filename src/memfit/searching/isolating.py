@@ -7,7 +7,7 @@ from memfit.searching.trial_server import find_memory
 
 
 def isolate(search: Any, *, memory: int | str | None = None) -> Any:
-    """Runs each training of a search in its own process, so that an out-of-memory error or a crash ends only that one.
+    """Runs each training of a search in its own process, so that running out of memory or a crash ends only that.
 
     | you pass | you get | a training that runs out of memory or dies is |
     |---|---|---|

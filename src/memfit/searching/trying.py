@@ -39,7 +39,7 @@ def trials(
 ) -> Trials:
     """Calls `function(setting)` for every setting, each in its own process, and returns all results.
 
-    An out-of-memory error, an exception or a crash is the result of its trial, and the others continue. When a trial
+    An out-of-memory error, an exception or a crash is the result of its trial; the others continue. When a trial
     has ended, all its memory is free again, and this process has used none of it.
 
     Trials run side by side where there is room for them. At its first `fit` (Keras's or memfit's) a trial waits

@@ -47,7 +47,7 @@ def slim(
         The table (`Slimmed`); with a variant, the new model, compiled as the original.
 
     Raises:
-        InvalidInput: If an argument is invalid, the model has nothing to slim, or the variant cannot be built from it.
+        InvalidInput: If an argument is invalid, there is nothing to slim, or the variant cannot be built.
 
     Example:
         ```python

@@ -44,9 +44,9 @@ def gradients(
     """Makes a function that returns a loss also return its gradients, within a memory budget.
 
     What it returns is what `tf.GradientTape` would give for the whole batch. If `memory` requires it, the
-    batch is computed in micro-batches (gradient accumulation) or with rematerialisation (activation checkpointing). If
-    memory runs out anyway, what the function has changed (statistics, seeds, metrics) is rolled back and the batch is
-    computed again with less memory.
+    batch is computed with gradient accumulation (micro-batches) or activation checkpointing (rematerialisation).
+    If memory runs out anyway, what the function has changed (statistics, seeds, metrics) is rolled back and the
+    batch is computed again with less memory.
 
     Args:
         variables: What to differentiate by, such as `model.trainable_variables`; of Keras or TensorFlow.
