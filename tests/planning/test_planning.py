@@ -187,7 +187,7 @@ def test_bad_input_is_one_sentence(arguments: dict[str, Any], message: str) -> N
 
 
 def test_a_model_that_is_not_compiled_is_told_so() -> None:
-    with pytest.raises(InvalidInput, match="compiled model"):
+    with pytest.raises(InvalidInput, match="must be compiled"):
         memfit.plan(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), 8, "1GiB")
 
 

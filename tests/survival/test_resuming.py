@@ -308,7 +308,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(Stopped):
         run(tmp_path, DATA["arrays"](), 3)
-    with pytest.raises(memfit.InvalidInput, match="another one"):
+    with pytest.raises(memfit.InvalidInput, match="a different one"):
         run(tmp_path, DATA["arrays"](), None, other)
 
 
