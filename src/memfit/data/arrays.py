@@ -52,7 +52,8 @@ def arrays(
     Example:
         >>> import numpy as np
         >>> dataset = arrays(np.zeros((10, 3)), np.arange(10), batch_size=4)
-        >>> [(a.shape, b.numpy().tolist()) for a, b in dataset][2]
+        >>> *_, (inputs, targets) = dataset
+        >>> inputs.shape, targets.numpy().tolist()
         (TensorShape([2, 3]), [8, 9])
     """
     structure = tf.nest.map_structure(_sliceable, _element(x, y, sample_weight))
