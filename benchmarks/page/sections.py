@@ -50,7 +50,7 @@ SECTIONS = (
         ("fuzz-peaks",),
         _TABLE,
         rows.list_random_peaks,
-        note="Peaks of 8 MiB and more, at 1/4 to 16 times the estimated batch. Unfinished: 100 networks are planned.",
+        note="Peaks of 8 MiB and more, at 1/4 to 16 times the estimated batch. Unfinished: 100 networks planned.",
     ),
     Section(
         "Exactness: random networks against stock Keras in float64",
