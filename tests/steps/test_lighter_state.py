@@ -107,9 +107,9 @@ def test_it_works_inside_of_loss_scaling_and_beside_mixed_precision() -> None:
 @pytest.mark.parametrize(
     ("optimizer", "form", "why"),
     [
-        ("sgd", "8-bit moments", "for Adam and AdamW"),
+        ("sgd", "8-bit moments", "Adam and AdamW"),
         (keras.optimizers.Adam(amsgrad=True), "8-bit moments", "AMSGrad"),
-        ("adam", "no velocity", "for Adafactor"),
+        ("adam", "no velocity", "Adafactor"),
         ("adam", "4-bit moments", "one of 8-bit moments, no velocity"),
     ],
     ids=["sgd", "amsgrad", "adam", "form"],

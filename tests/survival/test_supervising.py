@@ -230,7 +230,7 @@ def test_a_script_trains_where_nothing_can_be_told_of_it_and_sees_only_its_own_f
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout == "1\n"
     assert (
-        "memfit: Trained as stock Keras, because no plan could be made: The size of these batches"
+        "memfit: Trained as stock Keras, because no plan could be made: The batch size is not known"
         in done.stderr
     )
     told = done.stderr[done.stderr.index("Traceback") :].splitlines()

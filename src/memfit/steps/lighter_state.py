@@ -62,7 +62,7 @@ def why_not_lighter(model: Any, form: str) -> str | None:
     optimizer = innermost(model.optimizer)
     state = _FORMS[form]
     if type(optimizer) not in state.classes:
-        return f"only for Keras's {' and '.join(cls.__name__ for cls in state.classes)}"
+        return f"works only with Keras's {' and '.join(cls.__name__ for cls in state.classes)}"
     if getattr(optimizer, "amsgrad", False):
         return "AMSGrad keeps the largest second moments, which 8 bits would not hold"
     if has_strategy(model):
