@@ -3,9 +3,7 @@
 A fault is a file `faults/BATCH` with its kind and a number in it; the file goes before the fault happens.
 """
 
-import contextlib
 import ctypes
-import logging
 import os
 import resource
 import signal
@@ -16,7 +14,7 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
+from shortage import take_memory
 
 FOLDER = Path("faults")
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGABRT": signal.SIGABRT}
@@ -51,7 +49,7 @@ class Faults(keras.callbacks.Callback):
         fault = FOLDER / "validation"
         if fault.exists() and batch == 1:
             fault.unlink()
-            _take_memory(0.0)
+            take_memory(0.0)
 
     def predict(self, model: Any) -> Any:
         """Predicts something; takes memory away before it where that is asked for."""
@@ -59,13 +57,13 @@ class Faults(keras.callbacks.Callback):
         fault = FOLDER / "prediction"
         if fault.exists():
             fault.unlink()
-            _take_memory(0.0)
+            take_memory(0.0)
         return model.predict(np.ones([512, *shape[1:]], "float32"), batch_size=512, verbose=0)
 
 
 def _happen(kind: str, number: float, model: Any) -> None:
     if kind == "memory":
-        _take_memory(number)
+        take_memory(number)
     elif kind == "disk-full":
         _fill_disk()
     elif kind == "torn":
@@ -85,27 +83,3 @@ def _fill_disk() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
     threading.Timer(FULL_FOR, resource.setrlimit, [resource.RLIMIT_FSIZE, (soft, hard)]).start()
-
-
-def _take_memory(share: float) -> None:
-    """Takes the arena's memory but for a share of what a step needs; gives it back once a shortage is logged."""
-    info = tf.config.experimental.get_memory_info("CPU:0")
-    cap = int(os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"]) * 2**20
-    left = int(share * (info["peak"] - info["current"]))
-    held: list[Any] = []
-    for size in (2**24, 2**20, 2**17):  # what is free is in pieces
-        with contextlib.suppress(tf.errors.ResourceExhaustedError):
-            while True:
-                now = tf.config.experimental.get_memory_info("CPU:0")["current"]
-                if cap - now - left < 2 * size:
-                    break
-                held.append(tf.fill((size // 4,), float(len(held))))
-
-    class GiveBack(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if held:
-                with Path("memory").open("a") as file:
-                    file.write(f"{time.time()} {record.getMessage()}\n")
-            held.clear()
-
-    logging.getLogger("memfit").addHandler(GiveBack())

@@ -148,6 +148,20 @@ def _as_dataset() -> Any:
     return model, {"x": tf.data.Dataset.from_tensor_slices((x, y)).shuffle(50, seed=3).batch(15)}
 
 
+def decoded() -> Any:
+    """A pipeline that ranks cut before its map: a last batch of 1 sample, and validation."""
+    import tensorflow as tf
+
+    def decode(x: Any, y: Any) -> Any:
+        return tf.tanh(x), y
+
+    x, y = _data(46)
+    model, _ = _dense()
+    whole = tf.data.Dataset.from_tensor_slices((x, y))
+    some = whole.shuffle(46, seed=3).map(decode, num_parallel_calls=2)
+    return model, {"x": some.batch(15).prefetch(1), "validation_data": whole.map(decode).batch(11)}
+
+
 def _scaled() -> Any:
     return _dense(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)))
 
@@ -174,6 +188,7 @@ CASES: Mapping[str, Case] = {
     "validation": _validated,
     "convolutions": convolutions,
     "a dataset, shuffled": _as_dataset,
+    "a dataset, cut before it is decoded": decoded,
     "several steps per execution": lambda: _with_steps(2),
     "BatchNormalization(synchronized=True)": lambda: statistics(synchronized=True),
     "L2, AdamW": lambda: _dense(keras.optimizers.AdamW(0.05), batch_size=15),
@@ -216,6 +231,7 @@ COMBINED: Mapping[str, Case] = {
     "clipping, weights, odd batches, a rank without samples, EMA, accumulation, validation": _all_of_dense,
     "masks, rows, dropout": _all_of_rows,
     "several outputs, regularisers, add_loss": _outputs,
+    "a dataset, cut before it is decoded": decoded,
 }
 
 

@@ -40,9 +40,12 @@ def meet_fate(moment: str, number: int = 0) -> str:
 
 meet_fate("start")
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
+
+from chaos.shortage import take_memory  # noqa: E402
 
 layers = keras.layers
 
@@ -54,20 +57,15 @@ class Faults(keras.callbacks.Callback):
         super().__init__()
         self.batches: list[float] = []
         self.begun = self.tested = 0
-        self._taken: Any = None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Counts it; where memory is to run out, takes all of it but a little for this batch."""
+        """Counts it; where memory is to run out, takes all of it until it has."""
         self.begun += 1
         if meet_fate("begin", self.begun) == "memory":
-            from memfit.budgets.budget import budget
-
-            free = int(budget().devices[0].free)
-            self._taken = tf.raw_ops.Empty(shape=[max(free - 6 * 2**20, 1)], dtype=tf.uint8)
+            take_memory(0.0)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Notes its loss."""
-        self._taken = None
         self.batches.append(logs["loss"])
         meet_fate("end", len(self.batches))
 

@@ -105,6 +105,42 @@ def _time(fit: Any) -> float:
     return median(clock.steps)
 
 
+def train_sharded(sharded: bool) -> dict[str, float]:
+    """Returns the MiB of Adam's moments on this rank while it trains, and the median seconds of a step."""
+    from dataclasses import replace
+
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import memfit
+    from memfit.scaling.communicator import join_cluster
+    from memfit.steps.recipe import Recipe
+    from memfit.steps.sharded_state import ShardedState
+
+    keras.utils.set_random_seed(0)
+    wide = 16 if SMOKE else 768
+    model = keras.Sequential([keras.Input((wide,)), *(keras.layers.Dense(wide) for _ in range(6))])
+    model.compile("adam", "mse")
+    x = np.random.default_rng(0).normal(size=(32 * 8, wide)).astype("float32")
+    cluster = join_cluster()
+    ranks = 1 if cluster is None else cluster.count
+    plan = memfit.plan(model, 32, "4GiB", "exact", ranks=ranks)
+    if sharded and ranks > 1:
+        plan = replace(plan, recipe=Recipe(changes=(ShardedState(ranks),)))
+    kept: list[float] = []
+
+    def count(batch: int, logs: Any) -> None:
+        kept.append(sum(int(tf.size(each.value)) for each in model.optimizer.variables) * 4 / 2**20)
+
+    counting = keras.callbacks.LambdaCallback(on_train_batch_end=count)
+
+    def fit(callbacks: Any = (), **more: Any) -> None:
+        memfit.fit(model, x, x, batch_size=32, plan=plan, verbose=0, callbacks=[*callbacks, counting], **more)
+
+    return {"seconds": _time(fit), "state": kept[-1]}
+
+
 def memory_beside_gradients() -> dict[str, float]:
     """Returns the MiB of all gradients, and what the arena's peak has more while they are added up."""
     import tensorflow as tf

@@ -84,8 +84,26 @@ def memory() -> dict[str, float]:
     return found
 
 
+def sharded_state() -> dict[str, float]:
+    """Returns Adam's state on a rank and the median milliseconds of a step, whole and dealt out to 2 ranks."""
+    whole, parts = (run_ranks(measure.train_sharded, each, count=2) for each in (False, True))
+    found = {
+        "state, MiB": max(rank["state"] for rank in whole),
+        "dealt out, MiB": max(rank["state"] for rank in parts),
+        "step, ms": 1000 * max(rank["seconds"] for rank in whole),
+        "dealt out, ms": 1000 * max(rank["seconds"] for rank in parts),
+    }
+    print(found, flush=True)
+    return found
+
+
 if __name__ == "__main__":
-    parts = {"memory, MiB": memory, "exactness": exactness, "step, ms": step_times}
+    parts = {
+        "memory, MiB": memory,
+        "exactness": exactness,
+        "step, ms": step_times,
+        "sharded state": sharded_state,
+    }
     figures: dict[str, Any] = {}
     for name, part in parts.items():
         figures[name] = part()

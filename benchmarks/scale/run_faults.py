@@ -56,7 +56,7 @@ class Run:
         finally:
             os.chdir(home)
         self.seconds = time.time() - begun
-        happened = folder / "happened"
+        happened = folder / ("memory" if kind == "memory" else "happened")  # what was not missed is no fault
         self.happened = happened.read_text().splitlines() if happened.exists() else []
         files = [folder / f"result-{rank}" for rank in range(ranks)]
         self.results = [pickle.loads(file.read_bytes()) for file in files if file.exists()]

@@ -45,12 +45,21 @@ def test_a_variable_has_its_number_in_the_slots(variables, adam):
     assert [keras_optimizers.slot_number(adam, variable) for variable in variables] == [0, 1]
 
 
-@canary("keras_optimizers.then_copied", "Optimizer._backend_update_step", of="keras")
-def test_a_function_is_called_after_the_updates(variables, adam):
+@canary("keras_optimizers.around_updates", "Optimizer._backend_update_step", of="keras")
+def test_a_function_is_put_around_the_updates(variables, adam):
     values = []
-    keras_optimizers.then_copied(adam, lambda: values.append(float(variables[1][0])))
+
+    def around(update, gradients, trained, rate):
+        update(gradients[1:], trained[1:], rate)
+        values.extend(float(variable[0]) for variable in variables)
+
+    take_away = keras_optimizers.around_updates(adam, around)
+    first = float(variables[0][0])
     adam.apply([tf.ones([2]), tf.ones([1])], variables)
-    assert values == [pytest.approx(2.999)]
+    assert values == [first, pytest.approx(2.999)]
+    take_away()
+    adam.apply([tf.ones([2]), tf.ones([1])], variables)
+    assert float(variables[0][0]) < first
 
 
 @canary("keras_optimizers.is_built_for", "Optimizer._trainable_variables", of="keras")

@@ -141,6 +141,78 @@ def test_a_parallel_stage_is_known():
     assert [tf_datasets.is_parallel(part) for part in parts] == [True, False]
 
 
+@canary("tf_datasets.parallel_calls", "_ParallelMapDataset._num_parallel_calls", of="tensorflow")
+def test_the_threads_of_a_stage_are_known():
+    source = tf.data.Dataset.range(9)
+    parts = (source.map(abs, num_parallel_calls=2), source.map(abs, num_parallel_calls=-1), source.map(abs))
+    assert [tf_datasets.parallel_calls(part) for part in parts] == [2, -1, None]
+
+
+@canary(
+    "tf_datasets.stage_of",
+    *(f"_{name}Dataset" for name in ("Options", "ParallelBatch", "ParallelMap", "Batch", "Map", "Prefetch")),
+    *(f"_{name}Dataset" for name in ("Repeat", "Skip", "Take")),
+    of="tensorflow",
+)
+def test_stages_have_the_names_of_their_methods():
+    source = tf.data.Dataset.range(9)
+    stages = {
+        "batch": [source.batch(2), source.batch(2, num_parallel_calls=2)],
+        "map": [source.map(abs), source.map(abs, num_parallel_calls=2)],
+        "prefetch": [source.prefetch(1)],
+        "repeat": [source.repeat()],
+        "skip": [source.skip(1)],
+        "take": [source.take(1)],
+        "with_options": [source.with_options(tf.data.Options())],
+        "filter": [source.filter(lambda number: number > 3)],
+    }
+    found = {name: {tf_datasets.stage_of(part) for part in parts} for name, parts in stages.items()}
+    assert found == {name: {name} for name in stages}
+
+
+@canary(
+    "tf_datasets.make_stage",
+    "_PrefetchDataset._buffer_size",
+    *(f"_{name}Dataset._count" for name in ("Repeat", "Skip", "Take")),
+    of="tensorflow",
+)
+def test_a_stage_is_made_again_on_top_of_another_dataset():
+    source, other = tf.data.Dataset.range(9), tf.data.Dataset.range(100, 104)
+    options = tf.data.Options()
+    options.deterministic = False
+    stages = [
+        source.prefetch(3),
+        source.repeat(2),
+        source.skip(1),
+        source.take(2),
+        source.with_options(options),
+    ]
+    made = [tf_datasets.make_stage(stage, other) for stage in stages]
+    assert [len(list(each)) for each in made] == [4, 8, 3, 2, 4]
+    assert made[-1].options().deterministic is False
+
+
+@canary("tf_datasets.traced_map", "_MapDataset._map_func", of="tensorflow")
+def test_the_wrapper_of_a_function_is_found():
+    source = tf.data.Dataset.range(9)
+    assert tf_datasets.traced_map(source) is None
+    assert tf_datasets.traced_map(source.map(abs)).function is not None
+
+
+@canary("tf_datasets.function_of_map", "StructuredFunctionWrapper._func", of="tensorflow")
+def test_the_function_of_a_map_is_the_users_own():
+    source = tf.data.Dataset.range(9)
+    assert tf_datasets.function_of_map(source.map(abs)) == (abs, {"num_parallel_calls": None})
+    assert tf_datasets.function_of_map(source.map(abs, num_parallel_calls=2))[1] == {"num_parallel_calls": 2}
+
+
+@canary("tf_datasets.drops_remainder", "_BatchDataset._drop_remainder", of="tensorflow")
+def test_a_batch_says_whether_it_drops_the_last():
+    source = tf.data.Dataset.range(9)
+    parts = (source.batch(2), source.batch(2, drop_remainder=True, num_parallel_calls=2))
+    assert [tf_datasets.drops_remainder(part) for part in parts] == [False, True]
+
+
 @pytest.mark.parametrize("deterministic", [True, False])
 @canary(
     "tf_datasets.is_out_of_order",

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from memfit.scaling import launching
+from memfit.scaling import launching, survivors
 from memfit.scaling.launching import rank_environments
 from memfit.survival import supervising
 from memfit.survival.settings import RunSettings
@@ -65,16 +65,18 @@ pathlib.Path(f"result-{rank}.json").write_text(json.dumps(told))
 """
 
 
-def _train(folder: Path, monkeypatch: pytest.MonkeyPatch, **kills: int) -> tuple[list[str], list[object]]:
+def _train(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, script: str = TRAINS, seconds: float = 60.0, **kills: int
+) -> tuple[list[str], list[object]]:
     """Runs the script on two ranks to its end; returns what was told, and the result of each rank."""
     (folder / "kills").mkdir(parents=True)
-    (folder / "train.py").write_text(TRAINS)
+    (folder / "train.py").write_text(script)
     for moment, number in kills.items():
         (folder / "kills" / moment.lstrip("_").replace("_", "-")).write_text(str(int(number)))
     monkeypatch.chdir(folder)
     monkeypatch.setattr(supervising, "ScriptProcess", ForkedScript)
     lines: list[str] = []
-    settings = RunSettings(seed=7, ranks=2, quiet=True, checkpoint_seconds=60.0)
+    settings = RunSettings(seed=7, ranks=2, quiet=True, checkpoint_seconds=seconds)
     assert supervising.supervise("train.py", [], settings, tell=lines.append) == 0
     assert not any((folder / "kills").iterdir())
     assert not (folder / ".memfit").exists()
@@ -102,6 +104,47 @@ def test_killed_and_frozen_ranks_cost_nothing_but_time(
         "restart 1: continues at the beginning of epoch 2",
         "rank 0: no answer in epoch 2, batch 5",
         "restart 2: continues after batch 4 of epoch 2",
+    ]
+    assert results == undisturbed
+
+
+def test_a_rank_that_is_lost_within_a_step_of_others_costs_nothing_but_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = TRAINS.replace("BatchNormalization()", "BatchNormalization(synchronized=True)")
+    _, expected = _train(tmp_path / "undisturbed", monkeypatch, script)
+    lines, results = _train(tmp_path / "run", monkeypatch, script, _1_begin_7=signal.SIGKILL)
+    assert [line for line in lines if not line.startswith("likely cause")] == [
+        "rank 1: SIGKILL in epoch 2, batch 3",
+        "restart 1: goes on after batch 2 of epoch 2",
+    ]
+    assert results == expected
+
+
+# Every rank keeps a part of the optimizer's state, as a plan with `shard_optimizer` may ask for.
+SHARDED = TRAINS.replace(
+    "first = model.fit(\n    x, y,",
+    """import memfit
+from dataclasses import replace
+from memfit.planning.fidelity import Fidelity
+from memfit.steps.sharded_state import ShardedState
+from training.parity import levers
+
+plan = replace(levers(model, 5, changes=(ShardedState(2),)), fidelity=Fidelity.NEAR)
+first = memfit.fit(
+    model, x, y, plan=plan,""",
+)
+
+
+def test_a_rank_that_takes_a_part_of_the_optimizer_with_it_costs_the_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: list[object]
+) -> None:
+    assert "ShardedState(2)" in SHARDED
+    lines, results = _train(tmp_path / "run", monkeypatch, SHARDED, 0.0, _1_begin_7=signal.SIGKILL)
+    told = [line for line in lines if not line.startswith("likely cause")]
+    assert told == [
+        "rank 1: SIGKILL in epoch 2, batch 3",
+        "restart 1: goes on at the beginning of epoch 2",
     ]
     assert results == undisturbed
 
@@ -195,3 +238,16 @@ def test_with_elastic_a_job_goes_on_without_a_rank_that_always_dies(
     ]
     settings = RunSettings(ranks=2, quiet=True)
     assert supervising.supervise("dies.py", [], settings, tell=lines.append) == 128 + signal.SIGKILL
+
+
+def test_a_rank_does_not_wait_for_ever_for_others_that_do_something_else() -> None:
+    code = """
+import time
+from memfit.scaling import survivors
+survivors.TOLD_AFTER, survivors.ENDED_AFTER, survivors.LOOKED_AFTER = 0.1, 0.3, 0.05
+with survivors.meeting_others():
+    time.sleep(60)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == survivors.STOOD_STILL
+    assert "they are there, but do something else" in ended.stderr

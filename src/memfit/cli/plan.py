@@ -26,6 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of devices that train together, each with its part of the batch",
     )
+    parser.add_argument(
+        "--shard-optimizer",
+        action="store_true",
+        help="each rank may keep a part of the optimizer's state",
+    )
     add_allow(parser)
     parser.add_argument("--max-batch", action="store_true", help="plan for the largest batch that fits")
     add_output(parser, "--output", "save the plan as JSON, for memfit.fit")
@@ -53,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
             data=data,
             device=args.device,
             ranks=args.ranks,
+            shard_optimizer=args.shard_optimizer,
         )
     if args.output is not None:
         chosen.save(args.output)

@@ -42,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="continue with fewer ranks if one cannot be restarted",
     )
+    parser.add_argument(
+        "--shard-optimizer",
+        action="store_true",
+        help="let each rank keep a part of the optimizer state if needed; losing a rank then costs the epoch",
+    )
     parser.add_argument("--resume", action="store_true", help="continue an earlier run that was stopped")
     parser.add_argument(
         "--strict",
@@ -79,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
         watch=args.watch,
         ranks=args.ranks,
         elastic=args.elastic,
+        shard_optimizer=args.shard_optimizer,
     )
     if args.ray:
         from memfit.survival.ray_job import run_on_ray

@@ -4,6 +4,7 @@ Checked with Keras 3.12.0 and 3.15.1.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 
@@ -39,15 +40,15 @@ def is_built_for(optimizer: Any, value: Any) -> bool:
     return any(variable.value is value for variable in _trained(optimizer))
 
 
-def then_copied(optimizer: Any, copy: Callable[[], None]) -> None:
-    """Calls `copy` whenever an optimizer has gone through the updates of its variables."""
-    update_all = optimizer._backend_update_step
+def around_updates(optimizer: Any, around: Callable[[Any, Any, Any, Any], None]) -> Callable[[], None]:
+    """Puts a function around an optimizer's updates of its variables; returns what takes it away again.
 
-    def update_and_copy(*args: Any, **kwargs: Any) -> None:
-        update_all(*args, **kwargs)
-        copy()
-
-    optimizer._backend_update_step = update_and_copy
+    Args:
+        around: Gets the optimizer's own function, the gradients, the variables and the learning rate.
+    """
+    own = optimizer._backend_update_step
+    object.__setattr__(optimizer, "_backend_update_step", partial(around, own))
+    return partial(object.__setattr__, optimizer, "_backend_update_step", own)
 
 
 def _trained(optimizer: Any) -> list[Any]:

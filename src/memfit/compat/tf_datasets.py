@@ -79,7 +79,7 @@ def idle_conversions(dataset: Any) -> set[str]:
     """
     names = set()
     for part in dataset_parts(dataset):
-        function = getattr(getattr(part, "_map_func", None), "function", None)
+        function = getattr(traced_map(part), "function", None)
         if function is None:
             continue
         for op in function.graph.get_operations():
@@ -126,6 +126,41 @@ def shuffle_seeds(part: Any) -> tuple[int, int] | None:
     return int(part._seed), int(part._seed2)
 
 
+def stage_of(part: Any) -> str:
+    """Names a stage of a tf.data pipeline as its user does; TensorFlow's own name for rarer ones."""
+    names = {
+        "_OptionsDataset": "with_options",
+        "_ParallelBatchDataset": "batch",
+        "_ParallelMapDataset": "map",
+    }
+    name = type(part).__name__
+    return names.get(name) or name.strip("_").removesuffix("V2").removesuffix("Dataset").lower()
+
+
+def make_stage(part: Any, dataset: Any) -> Any:
+    """Makes a stage that passes elements on as they are once more, on top of another dataset."""
+    stage = stage_of(part)
+    if stage == "with_options":
+        return dataset.with_options(part.options())
+    return getattr(dataset, stage)(int(part._buffer_size if stage == "prefetch" else part._count))
+
+
+def function_of_map(part: Any) -> tuple[Any, dict[str, Any]]:
+    """The Python function of a `map`, and the other arguments of the method."""
+    wrapper = traced_map(part)
+    return wrapper._func, {"num_parallel_calls": parallel_calls(part)}
+
+
+def traced_map(part: Any) -> Any:
+    """TensorFlow's wrapper around a stage's function, with its Python function and its graph; None for none."""
+    return getattr(part, "_map_func", None)
+
+
+def drops_remainder(part: Any) -> bool:
+    """Whether a `batch` drops a smaller last one."""
+    return bool(part._drop_remainder)
+
+
 def reshuffles(part: Any) -> bool:
     """Says whether a stage gives another order in every pass."""
     return shuffle_seeds(part) is not None and getattr(part, "_reshuffle_each_iteration", True) is not False
@@ -138,7 +173,13 @@ def is_cache(part: Any) -> bool:
 
 def is_parallel(part: Any) -> bool:
     """Says whether a stage calls its function in several threads."""
-    return getattr(part, "_num_parallel_calls", None) is not None
+    return parallel_calls(part) is not None
+
+
+def parallel_calls(part: Any) -> int | None:
+    """How many threads of a stage call its function; None where none does, -1 where TensorFlow chooses."""
+    calls = getattr(part, "_num_parallel_calls", None)
+    return None if calls is None else int(calls)
 
 
 def is_from_service(part: Any) -> bool:
@@ -162,7 +203,7 @@ def caches_in_file(part: Any) -> bool:
 
 def one_pass(dataset: Any) -> Any:
     """Returns the dataset without the `repeat` and `prefetch` at its end."""
-    while type(dataset).__name__ in ("_RepeatDataset", "_PrefetchDataset"):
+    while stage_of(dataset) in ("repeat", "prefetch"):
         (dataset,) = inputs_of(dataset)
     return dataset
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from memfit.compat.tf_datasets import let_go_of_pages
 from memfit.compat.tf_graphs import Tensor
-from memfit.data.order import Order, finish_iterations, per_iteration
+from memfit.data.order import Iteration, Order, finish_iterations, per_iteration
 from memfit.data.pipeline import Pipeline
 from memfit.data.sizing import batches_ahead, host_share
 from memfit.errors import InvalidInput
@@ -86,9 +86,11 @@ def arrays(
             tensor.set_shape((None, *array.shape[1:]))
         return tf.nest.pack_sequence_as(structure, rows)
 
-    def make_batches(epoch: Tensor, first: Tensor, numbers: Tensor, size: Tensor) -> Any:
-        batches = tf.data.Dataset.from_tensor_slices(numbers).batch(size)
-        return batches.enumerate(first).map(lambda batch, chosen: (epoch, batch, batch_of(chosen)))
+    def make_batches(begun: Iteration) -> Any:
+        batches = tf.data.Dataset.from_tensor_slices(begun.numbers).batch(begun.size)
+        return batches.enumerate(begun.batch).map(
+            lambda batch, chosen: (begun.epoch, batch, batch_of(chosen))
+        )
 
     any_length = finish_iterations(per_iteration(order, make_batches), order, ahead=ahead, memory=share)
     dataset = any_length.apply(tf.data.experimental.assert_cardinality(order.batches))

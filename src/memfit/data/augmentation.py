@@ -9,7 +9,7 @@ import inspect
 import random
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -20,22 +20,48 @@ from memfit.compat.tf_graphs import Tensor
 from memfit.data.peeking import keep_random_numbers
 from memfit.errors import InvalidInput
 
-Step = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Step = Callable[[Tensor, Tensor, "Draw"], tuple[Tensor, Tensor]]
 # Callables without a seed of their own draw from Python's and NumPy's global generators; one at a time may.
 _GLOBAL_GENERATORS = threading.Lock()
 
 
+class Draw(NamedTuple):
+    """What the random numbers of a batch are drawn from, and which of them these images have.
+
+    Attributes:
+        seed: That of the whole batch.
+        first: The number of the first image in the whole batch: a rank of several has only its share.
+        samples: The images of the whole batch.
+    """
+
+    seed: Tensor
+    first: Tensor
+    samples: Tensor
+
+
+def mixes_samples(augmentations: Sequence[Any]) -> bool:
+    """Whether what becomes of an image may depend on others of its batch; not by functions and most layers."""
+    return any(
+        isinstance(one, keras.layers.MixUp | keras.layers.CutMix)
+        or not type(one).__module__.startswith("keras.")
+        for augmentation in augmentations
+        if isinstance(augmentation, keras.Layer)
+        for one in [augmentation, *getattr(augmentation, "layers", [])]
+    )
+
+
 def augmenter(augmentations: Sequence[Any], size: tuple[int, int], channels: int) -> Step:
-    """Returns one function `(images, labels, seed) -> (images, labels)` for all of them, uint8 in and out.
+    """Returns one function `(images, labels, draw) -> (images, labels)` for all of them, uint8 in and out.
 
     Raises:
         InvalidInput: If one is not callable, or scales the images away from 0..255.
     """
     steps = [_step(augmentation, (*size, channels)) for augmentation in augmentations]
 
-    def augment(images: Tensor, labels: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
+    def augment(images: Tensor, labels: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
         for number, step in enumerate(steps):
-            images, labels = step(images, labels, tf.random.experimental.stateless_fold_in(seed, number))
+            seed = tf.random.experimental.stateless_fold_in(draw.seed, number)
+            images, labels = step(images, labels, draw._replace(seed=seed))
         return images, labels
 
     return augment
@@ -65,16 +91,27 @@ def _layer_step(layer: Any) -> Step:
     # Layers such as Resizing take no `training`.
     options = {"training": True} if "training" in inspect.signature(layer.call).parameters else {}
 
-    def run(images: Tensor, labels: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
-        with seeded(layer, seed):
+    def run(images: Tensor, labels: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+        with seeded(layer, draw.seed):
             if mixes_labels:
                 mixed = layer({"images": tf.cast(images, tf.float32), "labels": labels}, **options)
                 images, labels = mixed["images"], mixed["labels"]
             else:
-                images = layer(images, **options)
+                # A layer draws for as many images as it is given: the others of the batch are zeros here.
+                end = draw.first + tf.shape(images)[0]
+                images = layer(_among_zeros(images, draw), **options)[draw.first : end]
         return tf.saturate_cast(tf.round(images), tf.uint8), labels
 
     return run
+
+
+def _among_zeros(images: Tensor, draw: Draw) -> Tensor:
+    samples = tf.shape(images)[0]
+
+    def pad() -> Tensor:
+        return tf.pad(images, [[draw.first, draw.samples - draw.first - samples], [0, 0], [0, 0], [0, 0]])
+
+    return tf.cond(samples < draw.samples, pad, lambda: images)
 
 
 def _function_step(function: Any, shape: tuple[int, ...]) -> Step:
@@ -105,8 +142,9 @@ def _function_step(function: Any, shape: tuple[int, ...]) -> Step:
             changed[number] = _as_image(call(image, int(seed)), function)
         return changed
 
-    def run(images: Tensor, labels: Tensor, seed: Tensor) -> tuple[Tensor, Tensor]:
-        seeds = tf.random.stateless_uniform([tf.shape(images)[0]], seed, 0, 2**31 - 1, tf.int32)
+    def run(images: Tensor, labels: Tensor, draw: Draw) -> tuple[Tensor, Tensor]:
+        seeds = tf.random.stateless_uniform([draw.samples], draw.seed, 0, 2**31 - 1, tf.int32)
+        seeds = seeds[draw.first : draw.first + tf.shape(images)[0]]
         with tf.name_scope("memfit"):
             changed = tf.numpy_function(loop, [images, seeds], tf.uint8, stateful=False)
         return tf.ensure_shape(changed, (images.shape[0], *result_shape)), labels

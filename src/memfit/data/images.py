@@ -8,11 +8,12 @@ import numpy as np
 import tensorflow as tf
 
 from memfit.compat.tf_graphs import Tensor
-from memfit.data.augmentation import Step, augmenter
+from memfit.data.augmentation import Draw, Step, augmenter, mixes_samples
 from memfit.data.bad_files import BadFiles
 from memfit.data.loading import Loader
-from memfit.data.order import Order, finish_iterations, per_iteration
+from memfit.data.order import Iteration, Order, finish_iterations, per_iteration
 from memfit.data.pipeline import Pipeline
+from memfit.data.shares import split_in_graph
 from memfit.data.sizing import choose_store, size_up
 from memfit.data.sources import Files, find_files, split
 from memfit.errors import InvalidInput
@@ -100,7 +101,7 @@ def images(
             any_length,
             where,
             bad_files,
-            varies=bool(augment) and not number,
+            mixes=not number and mixes_samples(augment),
         )
         dataset.file_paths = [files.paths[index] for index in part]
         dataset.class_names = list(files.class_names)
@@ -113,18 +114,16 @@ def _dataset(files: Files, part: Any, loader: Loader, order: Order, step: Step |
     labels = None if files.labels is None else tf.constant(files.labels)
     sizing = loader.sizing
 
-    def finish(epoch: Tensor, batch: Tensor, chosen: Tensor, pixels: Tensor) -> Any:
+    def finish(begun: Iteration, batch: Tensor, chosen: Tensor, pixels: Tensor) -> Any:
         targets = None if labels is None else tf.gather(labels, chosen)
         if step is not None:
-            seed = tf.stack([tf.constant(order.seed % 2**31, tf.int32), tf.cast(epoch, tf.int32)])
-            seed = tf.random.experimental.stateless_fold_in(seed, tf.cast(batch, tf.int32))
-            pixels, targets = step(pixels, targets, seed)
-        return epoch, batch, pixels if targets is None else (pixels, targets)
+            pixels, targets = step(pixels, targets, _draw(order, begun, batch, tf.shape(pixels)[0]))
+        return begun.epoch, batch, pixels if targets is None else (pixels, targets)
 
-    def make_batches(epoch: Tensor, first: Tensor, numbers: Tensor, size: Tensor) -> Any:
-        batches = loader.batches(first, tf.gather(part, numbers), size)
+    def make_batches(begun: Iteration) -> Any:
+        batches = loader.batches(begun.batch, tf.gather(part, begun.numbers), begun.size)
         return batches.map(
-            lambda batch, chosen, pixels: finish(epoch, batch, chosen, pixels),
+            lambda batch, chosen, pixels: finish(begun, batch, chosen, pixels),
             num_parallel_calls=sizing.augmenters if step is not None else None,
         )
 
@@ -134,3 +133,14 @@ def _dataset(files: Files, part: Any, loader: Loader, order: Order, step: Step |
         return dataset
     # Batches of which nothing is left go last, so that the end of an epoch is noted even if it was one of them.
     return dataset.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] > 0)
+
+
+def _draw(order: Order, begun: Iteration, batch: Tensor, images: Tensor) -> Draw:
+    """The random numbers of a batch, or of one rank's share of it."""
+    seed = tf.stack([tf.constant(order.seed % 2**31, tf.int32), tf.cast(begun.epoch, tf.int32)])
+    seed = tf.random.experimental.stateless_fold_in(seed, tf.cast(batch, tf.int32))
+    whole = tf.minimum(tf.constant(order.batch_size, tf.int64), order.samples - batch * order.batch_size)
+    first, _ = split_in_graph(whole, begun.rank, begun.ranks)
+    # Without ranks files may be left out, and numbers are drawn for the images that are there.
+    samples = tf.where(begun.ranks > 1, tf.cast(whole, tf.int32), images)
+    return Draw(seed, tf.cast(first, tf.int32), samples)

@@ -11,7 +11,7 @@ would have.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -35,6 +35,26 @@ class Position:
     epoch: int = 0
     batch: int = 0
     share: tuple[int, int] = (0, 1)
+
+
+class Iteration(NamedTuple):
+    """One pass, as the graph of a pipeline knows it.
+
+    Attributes:
+        epoch: Which epoch's order and augmentation it has.
+        batch: Which batch of that epoch comes first.
+        numbers: The samples from there on, in their order.
+        size: How many of them make a batch.
+        rank: Of which rank's share they are.
+        ranks: How many ranks there are; 1 where the share is all.
+    """
+
+    epoch: Tensor
+    batch: Tensor
+    numbers: Tensor
+    size: Tensor
+    rank: Tensor
+    ranks: Tensor
 
 
 @dataclass(frozen=True)
@@ -100,8 +120,8 @@ class Order:
         whole = batch == self.batches
         self.position.epoch, self.position.batch = epoch + whole, 0 if whole else batch
 
-    def begin(self) -> tuple[Any, Any, Any, Any]:
-        """Returns epoch, first batch, the samples from there on, and how many make a batch, for an iteration."""
+    def begin(self) -> tuple[Any, ...]:
+        """Returns the fields of an `Iteration` that begins where the last one has ended."""
         epoch, batch = self.position.epoch, self.position.batch
         numbers, size = self.of_epoch(epoch)[batch * self.batch_size :], self.batch_size
         rank, count = self.position.share
@@ -109,7 +129,7 @@ class Order:
             batches = np.split(numbers, range(size, len(numbers), size))
             numbers = np.concatenate([np.array_split(each, count)[rank] for each in batches])
             size = len(np.array_split(np.arange(size), count)[rank])
-        return np.int64(epoch), np.int64(batch), numbers, np.int64(size)
+        return *map(np.int64, (epoch, batch)), numbers, *map(np.int64, (size, rank, count))
 
     @contextmanager
     def sharing(self, rank: int, count: int) -> Iterator[bool]:
@@ -125,17 +145,14 @@ class Order:
             self.position.share = (0, 1)
 
 
-def per_iteration(order: Order, make_batches: Callable[[Tensor, Tensor, Tensor, Tensor], Any]) -> Any:
-    """Returns a dataset that is made anew in every iteration, where `order` says that it begins.
-
-    `make_batches` gets the epoch, the first batch, the sample numbers from there on, and how many make a batch.
-    """
+def per_iteration(order: Order, make_batches: Callable[[Iteration], Any]) -> Any:
+    """Returns a dataset that is made anew in every iteration, where `order` says that it begins."""
 
     def begin(_: Tensor) -> Any:
         with tf.name_scope("memfit"):
-            epoch, batch, numbers, size = tf.numpy_function(order.begin, [], [tf.int64] * 4)
-        shapes = ((epoch, ()), (batch, ()), (numbers, (None,)), (size, ()))
-        return tuple(tf.ensure_shape(tensor, shape) for tensor, shape in shapes)
+            fields = tf.numpy_function(order.begin, [], [tf.int64] * len(Iteration._fields))
+        shapes = Iteration((), (), (None,), (), (), ())
+        return Iteration(*map(tf.ensure_shape, fields, shapes))
 
     dataset = tf.data.Dataset.range(1).map(begin).flat_map(make_batches)
     note_batch_size(dataset, order.batch_size)

@@ -21,7 +21,7 @@ class Pipeline:
         any_length: The dataset without the promise that every iteration has all the batches.
         cache: Where decoded images are kept, and why there.
         bad_files: The files left out so far.
-        varies: Whether samples are augmented, by random numbers of the whole batch.
+        mixes: Whether what becomes of a sample may depend on the others of its batch.
     """
 
     order: Order
@@ -31,12 +31,18 @@ class Pipeline:
     any_length: Any
     cache: str = "none"
     bad_files: BadFiles | None = None
-    varies: bool = False
+    mixes: bool = False
 
     @property
-    def shareable(self) -> bool:
-        """Whether a rank can read its share alone: no random number or missing file is of the whole batch."""
-        return not self.varies and (self.bad_files is None or self.bad_files.policy == "raise")
+    def why_whole(self) -> str:
+        """Why a rank cannot read its share of a batch alone; empty where it can."""
+        if self.mixes:
+            return "its augmentation may mix the samples of a batch"
+        if self.bad_files is not None and self.bad_files.policy != "raise":
+            return (
+                f'on_error="{self.bad_files.policy}" may leave out files, and shares are of those that remain'
+            )
+        return ""
 
     @property
     def batches(self) -> int:

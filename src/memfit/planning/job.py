@@ -37,12 +37,14 @@ class Job:
     Attributes:
         model: The compiled Keras model.
         batch_size: The batch of one optimizer update, or "max" for as many samples as fit.
-        memory: Bytes it may take on its device.
+        memory: Bytes that a step may take on its device.
         allow: The farthest that a lever may go.
         data: An example of the training data, or None.
         validation_batch_size: Samples in a validation batch; None where there is no validation.
         device: The GPU it is planned for; None for this machine's CPU.
         ranks: How many processes train together; the batch is the largest share of one of theirs.
+        shard_optimizer: Whether each of them may keep a part of the optimizer's state.
+        exchange: Bytes that adding up gradients over ranks takes beside a step.
     """
 
     model: Any
@@ -53,6 +55,13 @@ class Job:
     validation_batch_size: int | None = None
     device: GPU | None = None
     ranks: int = 1
+    shard_optimizer: bool = False
+    exchange: int = 0
+
+    @property
+    def all_memory(self) -> Size:
+        """Bytes that the job may take on its device."""
+        return Size(self.memory + self.exchange)
 
     @property
     def is_fit(self) -> bool:

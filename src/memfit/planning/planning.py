@@ -48,6 +48,7 @@ def plan(
     validation_batch_size: int | None = None,
     device: str | None = None,
     ranks: int = 1,
+    shard_optimizer: bool = False,
 ) -> Plan:
     """Chooses what to change so that a training fits into the memory.
 
@@ -70,6 +71,7 @@ def plan(
             taken where `memory` is None.
         ranks: How many processes train together, each on its own device. Batches are those of all of them;
             the plan is for the largest part of one, and counts what adding up the gradients takes.
+        shard_optimizer: Whether each of them may keep a part of the optimizer's state, where that is needed.
 
     Returns:
         The plan; print it, or give it to `memfit.fit(..., plan=plan)`.
@@ -98,7 +100,18 @@ def plan(
     _check_weights(model, available)
     exchange = exchange_bytes(model) if ranks > 1 else Size(0)
     room = Size(available - exchange)
-    job = Job(model, batch_size, room, Fidelity.read(allow), data, validation_batch_size, card, ranks)
+    job = Job(
+        model,
+        batch_size,
+        room,
+        Fidelity.read(allow),
+        data,
+        validation_batch_size,
+        card,
+        ranks,
+        shard_optimizer,
+        exchange,
+    )
     if shapes is None:
         made = _plan_one(job, bounded=device is None)
     else:
@@ -151,7 +164,8 @@ def _key(job: Job) -> tuple[Any, ...] | None:
         return None
     data = (held_bytes(job.data), *(lever.see_in_data(job) for lever in levers_for(job)))
     levers = tuple(type(lever).__qualname__ for lever in levers_for(job))
-    asked = (job.batch_size, int(job.memory), str(job.allow), job.validation_batch_size, job.ranks)
+    together = (job.ranks, job.shard_optimizer)
+    asked = (job.batch_size, int(job.memory), str(job.allow), job.validation_batch_size, *together)
     return ("plan", name, data, levers, job.device, asked)
 
 

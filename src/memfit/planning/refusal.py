@@ -9,6 +9,7 @@ from memfit.planning.candidates import Candidate, choose_best
 from memfit.planning.does_not_fit import DoesNotFit
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.largest_batch import find_largest_batch
+from memfit.planning.levers.sharded_optimizer import ShardedOptimizer
 from memfit.planning.plan import Plan
 from memfit.planning.recordings import Recordings
 from memfit.planning.search import list_recorded
@@ -25,7 +26,7 @@ def refuse(recordings: Recordings) -> DoesNotFit:
     allowed = list_recorded(recordings, batch_size)
     closest = min(allowed, key=lambda candidate: recordings.needed(candidate.recipe, batch_size))
     needed = recordings.needed(closest.recipe, batch_size)
-    smallest = Size(int(needed * REPEATED))
+    smallest = Size(int(needed * REPEATED) + job.exchange)
     room = int(job.memory / REPEATED)
     largest = 0
     one_size = fixed_batch(job.model) is not None
@@ -37,15 +38,23 @@ def refuse(recordings: Recordings) -> DoesNotFit:
     beyond = choose_best(farther, room)
     fixed = job.fixed_step if job.allow < Fidelity.PRECISION and not job.segment_choices[0] else None
     changes = f" with {job.allow} changes" if fixed is None else f", and its step cannot be changed: {fixed}"
+    each = f" on each of {job.ranks} ranks" if job.ranks > 1 else ""
     parts = [
-        f"Batch {batch_size} does not fit into {job.memory}{changes}.",
+        f"Batch {batch_size}{each} does not fit into {job.all_memory}{changes}.",
         f"The smallest memory that would be enough is {smallest}" + ("." if one_size else ";"),
     ]
     if not one_size:
-        size = f"the largest batch that fits {job.memory} is {largest}."
-        parts.append(size if largest else f"no batch fits {job.memory}.")
+        size = f"the largest batch that fits {job.all_memory} is {largest}{each}."
+        parts.append(size if largest else f"no batch fits {job.all_memory}.")
     if beyond is not None:
         parts.append(f'With allow="{beyond.fidelity}" this batch would fit.')
+    sharded = ShardedOptimizer()
+    if (
+        job.ranks > 1
+        and not job.shard_optimizer
+        and sharded.why_not(replace(job, shard_optimizer=True)) is None
+    ):
+        parts.append(f"With --shard-optimizer each rank would keep {sharded.count_saved(job)} less.")
     return DoesNotFit(
         " ".join(parts),
         smallest,

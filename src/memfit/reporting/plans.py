@@ -7,7 +7,11 @@ from memfit.reporting.estimates import write_size
 
 
 def describe_use(plan: Plan, file: Path | None) -> str:
-    """Returns the line of Python that trains with a plan, which may have been saved to a file."""
+    """Returns the line that trains with a plan: Python, where it may have been saved, or a command for ranks."""
+    if plan.ranks > 1:
+        sharded = any(lever.used and lever.name == "sharded optimizer" for lever in plan.levers)
+        flags = f"--ranks {plan.ranks} --memory {write_size(plan.memory)}" + " --shard-optimizer" * sharded
+        return f"to train with it: memfit run {flags} train.py"
     if file is not None:
         use = f"plan=memfit.Plan.load({str(file)!r})"
     else:

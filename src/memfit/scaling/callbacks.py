@@ -6,6 +6,9 @@ from typing import Any
 
 import keras
 
+from memfit.scaling.survivors import meeting_others
+from memfit.steps.sharded_state import sharded_state
+
 # Not ModelCheckpoint: it decides as well (the best so far), and saves through its model, which only rank 0 does.
 _WRITERS = (
     keras.callbacks.TensorBoard,
@@ -29,6 +32,15 @@ class _OnlyRestores(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._own.on_train_begin(logs)
+
+
+class _GathersState(keras.callbacks.Callback):
+    """Brings an optimizer's state that is dealt out to ranks together before others save it."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if (shard := sharded_state(self.model)) is not None:
+            with meeting_others():
+                shard.gather()
 
 
 def is_of_rank_0(callback: Any) -> bool:
@@ -59,10 +71,11 @@ def _save_nothing(*args: Any, **kwargs: Any) -> None:
 
 def callbacks_of_rank(callbacks: Any, rank: int) -> Any:
     """Returns the callbacks that a rank runs: every rank those that decide, and rank 0 those that write, too."""
-    if rank == 0 or callbacks is None:
-        return callbacks
-    given = callbacks.callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else callbacks
-    given = given if isinstance(given, list | tuple) else [given]
-    kept = [callback for callback in given if not isinstance(callback, _WRITERS)]
-    restores = keras.callbacks.BackupAndRestore
-    return [_OnlyRestores(callback) if isinstance(callback, restores) else callback for callback in kept]
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks = callbacks.callbacks
+    given = callbacks if isinstance(callbacks, list | tuple) else [callbacks] if callbacks is not None else []
+    if rank:
+        kept = [callback for callback in given if not isinstance(callback, _WRITERS)]
+        restores = keras.callbacks.BackupAndRestore
+        given = [_OnlyRestores(callback) if isinstance(callback, restores) else callback for callback in kept]
+    return [_GathersState(), *given]

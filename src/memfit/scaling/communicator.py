@@ -9,6 +9,7 @@ from typing import Any
 from memfit.compat import tf_clusters
 from memfit.errors import InvalidInput, in_one_line
 from memfit.scaling.cluster import Cluster, find_cluster
+from memfit.steps.bits import as_integers, from_integers
 
 # In a sum of some KiB the death of a peer is noticed at once, in a tiny one only by missing heartbeats (9 s).
 _LEAST = 1024
@@ -64,10 +65,10 @@ class Ranks:
         text = np.frombuffer(json.dumps(value).encode(), np.uint8).astype(np.int64)
         lengths = np.zeros(self.count, np.int64)
         lengths[self.rank] = len(text)
-        lengths = self._sum_integers(lengths).numpy()
+        lengths = self.sum_integers(lengths).numpy()
         texts = np.zeros((self.count, lengths.max()), np.int64)
         texts[self.rank, : len(text)] = text
-        texts = self._sum_integers(texts.reshape(-1)).numpy().reshape(texts.shape)
+        texts = self.sum_integers(texts.reshape(-1)).numpy().reshape(texts.shape)
         return [
             json.loads(bytes(row[:length].astype(np.uint8)))
             for row, length in zip(texts, lengths, strict=True)
@@ -89,12 +90,12 @@ class Ranks:
         newest = max(steps)
         mine = steps.index(newest) == self.rank
         for variable in state:
-            bits = _as_integers(variable.read_value())
-            sent = self._sum_integers(tf.reshape(bits if mine else tf.zeros_like(bits), [-1]))
-            variable.assign(_from_integers(tf.reshape(sent, tf.shape(bits)), variable.dtype))
+            bits = as_integers(variable.read_value())
+            sent = self.sum_integers(tf.reshape(bits if mine else tf.zeros_like(bits), [-1]))
+            variable.assign(from_integers(tf.reshape(sent, tf.shape(bits)), variable.dtype))
         return int(newest)
 
-    def _sum_integers(self, numbers: Any) -> Any:
+    def sum_integers(self, numbers: Any) -> Any:
         """Returns the sums of a vector's whole numbers; traced once for vectors of any length."""
         import tensorflow as tf
 
@@ -171,24 +172,3 @@ def _put_behind_each_other(rows: Any) -> Any:
     import tensorflow as tf
 
     return tf.distribute.get_replica_context().all_gather(rows, axis=0)
-
-
-def _as_integers(value: Any) -> Any:
-    """The bits of a tensor as numbers that collectives can add up: a sum of floats would lose the sign of 0."""
-    import tensorflow as tf
-
-    if value.dtype.is_floating:
-        value = tf.bitcast(value, {2: tf.uint16, 4: tf.int32, 8: tf.int64}[value.dtype.size])
-    elif value.dtype == tf.uint64:
-        value = tf.bitcast(value, tf.int64)
-    return value if value.dtype in (tf.int32, tf.int64) else tf.cast(value, tf.int64)
-
-
-def _from_integers(bits: Any, dtype: Any) -> Any:
-    """The tensor that `_as_integers` was made from."""
-    import tensorflow as tf
-
-    dtype = tf.as_dtype(dtype)
-    if dtype.is_floating:
-        return tf.bitcast(tf.cast(bits, tf.uint16) if dtype.size == 2 else bits, dtype)
-    return tf.bitcast(bits, dtype) if dtype == tf.uint64 else tf.cast(bits, dtype)

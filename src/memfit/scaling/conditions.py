@@ -59,11 +59,14 @@ def check_data(arguments: Mapping[str, Any], count: int) -> None:
     order = feed(x, arguments["y"], arguments["sample_weight"], **{name: arguments[name] for name in names})
     # `memfit run` gives arrays an order that all processes of the run have.
     ordered = current_runner().restarts and not keras_data.batches_itself(x)
-    if ("seed" in order.why_not and not ordered) or "any order" in order.why_not:
+    unordered = "any order" in order.why_not
+    if ("seed" in order.why_not and not ordered) or unordered:
+        seed = "Call keras.utils.set_random_seed(...) first, or give shuffle(..., seed=...)"
+        plain = "Leave deterministic=False and tf.data service out, or train in one process, without --ranks"
         raise InvalidInput(
             "All ranks go through the data in the same order, which a seed makes sure of",
             received=order.why_not,
-            remedy="Call keras.utils.set_random_seed(...) first, or give shuffle(..., seed=...)",
+            remedy=plain if unordered else seed,
         )
 
 

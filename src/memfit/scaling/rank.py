@@ -5,8 +5,8 @@ memory, roll back and try again while the others wait), *sum* (gradients, metric
 own optimizer, the same bits everywhere). Ranks meet in the first and the third only.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -21,12 +21,13 @@ from memfit.scaling.callbacks import callbacks_of_rank, saving_of_rank
 from memfit.scaling.communicator import Ranks
 from memfit.scaling.conditions import check_data, check_model, explain_statistics, layers_to_synchronize
 from memfit.scaling.divisors import DivisorCount
-from memfit.scaling.reading import reading_shares
+from memfit.scaling.reading import Reading, reading_shares
 from memfit.scaling.states import share_changes
 from memfit.scaling.survivors import meeting_others
 from memfit.scaling.synchronized import synchronized
 from memfit.steps.host_arrays import HostArrays
-from memfit.steps.share import Share, split_evenly
+from memfit.steps.sharded_state import sharded_state
+from memfit.steps.share import Share, split_evenly, use_ranks
 from memfit.steps.train_step import TrainStep
 from memfit.training.batches import count_samples
 from memfit.training.guard.evaluation import slice_batch
@@ -40,9 +41,10 @@ class Rank:
         self.rank, self.count = ranks.rank, ranks.count
         self._fraction = 0.0
         self._synchronized = False  # whether layers of the model that is trained meet the other ranks
-        self._shared: set[str] = set()  # the phases whose data gives this rank's share of every batch
+        self._reading = Reading()
         self._counted: set[str] = set()  # the phases of which all ranks are known to have the same batches
         self._new = False  # whether a training has begun and no batch was trained yet
+        use_ranks(ranks)
         self._sum = tf.function(ranks.sum_small, autograph=False, reduce_retracing=True)
 
     @contextmanager
@@ -70,14 +72,18 @@ class Rank:
             with (
                 synchronized(self.ranks, layers),
                 saving_of_rank(model, self.rank),
-                reading_shares(arguments, self.rank, self.count) as (self._shared, costs),
+                reading_shares(arguments, self.rank, self.count) as self._reading,
             ):
-                remarks.append(costs)
+                remarks += self._reading.remarks
                 yield arguments, [remark for remark in remarks if remark is not None]
         finally:
-            self._synchronized, self._shared, self._counted = False, set(), set()
+            self._synchronized, self._reading, self._counted = False, Reading(), set()
             if own:
                 model.jit_compile = own
+
+    def read_shares(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Returns the arguments of `fit` with data of which this rank reads its share, where that can be."""
+        return self._reading.replace(arguments)
 
     def settle(self, plan: Plan | None) -> Plan | None:
         """Returns this rank's own plan, made for its own memory, unless plans differ in what changes numbers.
@@ -110,7 +116,9 @@ class Rank:
         """Returns this rank's share of a batch and its spec, once all ranks know of the whole one."""
         divisors = self._divisor_count(model, phase, host, data)
         samples = count_samples(data)
-        first, end = (0, samples) if phase in self._shared else split_evenly(samples, self.rank, self.count)
+        first, end = (
+            (0, samples) if phase in self._reading.shares else split_evenly(samples, self.rank, self.count)
+        )
         size = end - first
         mine = slice_batch(data, first, size) if size else None
         spec = keras.tree.map_structure(_of_any_size, spec)
@@ -118,7 +126,7 @@ class Rank:
             if self._new and phase == "training":
                 self._begin_alike(model)
             counts = divisors.count(mine, spec)
-            if counts or phase not in self._counted or phase in self._shared:
+            if counts or phase not in self._counted or phase in self._reading.shares:
                 sizes, totals = self._learn(size, counts)
                 first, whole = sum(sizes[: self.rank]), sum(sizes)
             else:  # all ranks have this batch before them, and as many more
@@ -133,6 +141,10 @@ class Rank:
         share = self.share_of(model, phase)
         share.set(first, whole, totals or None)
         return mine, spec
+
+    def computing(self, undo: Callable[[], None]) -> AbstractContextManager[None]:
+        """Surrounds a step: layers may have synchronized statistics."""
+        return meeting_others(undo) if self._synchronized else nullcontext()
 
     def end_pass(self) -> None:
         """Tells the others that this rank has no batch left.
@@ -159,6 +171,12 @@ class Rank:
                 step.sum_over(self.ranks)
             return share_changes(self.ranks, model, changes, self._fraction)
 
+    def share_weights(self, model: keras.Model) -> None:
+        """Gives every rank the weights that others have updated, where each updates a part of them."""
+        if (shard := sharded_state(model)) is not None:
+            with meeting_others():
+                shard.send_weights()
+
     def join_rows(self, outputs: Any) -> Any:
         """Returns the outputs of all ranks' shares, one behind the other."""
         with meeting_others():
@@ -167,6 +185,8 @@ class Rank:
     def _begin_alike(self, model: keras.Model) -> None:
         """Lets all ranks begin with the state of the one that has trained most, the first one as a rule."""
         variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+        if (shard := sharded_state(model)) is not None:
+            variables = shard.leave_out(variables)
         unique = list({id(variable): variable.value for variable in variables}.values())
         self.ranks.share_newest(unique, int(model.optimizer.iterations))
         self._new = False

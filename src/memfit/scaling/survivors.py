@@ -8,6 +8,8 @@ by whoever runs this process (`memfit run`), and the process ends. Any one survi
 import logging
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -15,6 +17,9 @@ from typing import NoReturn
 from memfit.errors import MemfitError, in_one_line
 
 LOST_A_RANK = 75  # the exit code of a survivor: EX_TEMPFAIL, "try again later"
+STOOD_STILL = 69  # that of a rank that has waited for too long: EX_UNAVAILABLE
+# Seconds that a rank waits for others that are there: a callback of rank 0 may take minutes at the end of an epoch.
+TOLD_AFTER, ENDED_AFTER, LOOKED_AFTER = 600.0, 3600.0, 5.0
 _LOG = logging.getLogger("memfit")
 # What a collective raises when a peer is gone: a closed socket, missing heartbeats, an operation that was given up.
 _LOSSES = {"UnavailableError", "DeadlineExceededError", "AbortedError", "CancelledError"}
@@ -43,6 +48,51 @@ def register_keeper(keep: Callable[[], None] | None) -> None:
     _keep = keep
 
 
+class _Watch:
+    """Looks at how long this rank waits for the others, so that no wait is without an end.
+
+    Heartbeats tell of ranks that are gone; they do not tell of ranks that a script has sent elsewhere, as by
+    `if rank == 0: model.fit(...)`.
+    """
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Surrounds what may wait."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._look, daemon=True)
+            self._thread.start()
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since = None
+
+    def _look(self) -> None:
+        told: float | None = None
+        while True:
+            time.sleep(LOOKED_AFTER)
+            since = self._since
+            waited = 0.0 if since is None else time.monotonic() - since
+            if waited > TOLD_AFTER and told != since:
+                told = since
+                _LOG.warning(
+                    "This rank has waited %.0f minutes for the others: they are there, but do something else. All "
+                    "ranks have to make the same calls of fit(), evaluate() and predict().",
+                    waited / 60,
+                )
+            if waited > ENDED_AFTER:
+                _LOG.warning("This rank has waited %.0f minutes for the others, and ends.", waited / 60)
+                sys.stderr.flush()
+                os._exit(STOOD_STILL)
+
+
+_watch = _Watch()
+
+
 @contextmanager
 def meeting_others(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Surrounds collectives: where another rank is lost in them, `undo` is called, and the state is kept.
@@ -51,7 +101,8 @@ def meeting_others(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
         undo: Puts back what the step has changed so far: its statistics, seeds and metrics.
     """
     try:
-        yield
+        with _watch.waiting():
+            yield
     except Exception as error:
         if not is_loss(error):
             raise

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from memfit.errors import InvalidInput
 
 # Where memfit's own changes are defined. They import Keras, which a process that only shows them does without.
-_HOMES = ("memfit.steps.precision", "memfit.steps.lighter_state")
+_HOMES = ("memfit.steps.precision", "memfit.steps.lighter_state", "memfit.steps.sharded_state")
 
 
 class Change(ABC):

@@ -84,7 +84,7 @@ class GradientShelf:
         """
         done: list[Any] = []
         there = [weight for weight in self._weights if id(weight) in self._buffers]
-        for pack in _packs([weight for weight in there if id(weight) not in self._kinds]):
+        for pack in pack_up([weight for weight in there if id(weight) not in self._kinds]):
             with tf.control_dependencies(done):
                 gradients = [self.read(weight) for weight in pack]
             totals = _sum_pack(ranks, gradients)
@@ -159,8 +159,8 @@ def _from_the_last(ops: Sequence[Any]) -> list[Any]:
     return sorted(ops, key=position.__getitem__)
 
 
-def _packs(weights: Sequence[Any]) -> list[list[Any]]:
-    """Puts the gradients of small weights together: each exchange takes milliseconds, however little it is.
+def pack_up(weights: Sequence[Any]) -> list[list[Any]]:
+    """Puts small weights together, to exchange what belongs to them at once: each exchange takes milliseconds.
 
     A pack is copied twice more than a gradient by itself, so it has at most half of the largest gradient.
     """

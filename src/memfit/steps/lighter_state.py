@@ -32,6 +32,7 @@ from memfit.estimation.optimizers import is_alone
 from memfit.optimizers.adafactor import is_factored, update_without_velocity, velocity_of
 from memfit.optimizers.adam8bit import LISTS, add_codes, dequantise, is_large, quantise, update_in_8_bits
 from memfit.steps.change import Change
+from memfit.steps.slots import assign_any, build_without, innermost, let_go, saved_with_wrappers
 
 _LOG = logging.getLogger("memfit")
 _ATTRIBUTE = "memfit_lighter_state"
@@ -94,17 +95,11 @@ def lighten(model: Any, form: str) -> Iterator[None]:
     model.train_function = None  # what Keras had traced before updates the optimizer's own state
     try:
         state.take_over(model.trainable_variables)
-        yield
+        with saved_with_wrappers(model.optimizer):
+            yield
     finally:
         state.hand_back()
         model.train_function = None
-
-
-def innermost(optimizer: Any) -> Any:
-    """Returns the optimizer that loss scaling is wrapped around, or itself."""
-    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        optimizer = optimizer.inner_optimizer
-    return optimizer
 
 
 class _State(ABC):
@@ -180,10 +175,10 @@ class _State(ABC):
         for place, slots in list(self._light.items()):
             try:
                 for slot, value in zip(slots, self._read(place), strict=True):
-                    _assign_any(slot, value)
+                    assign_any(slot, value)
             except tf.errors.ResourceExhaustedError:
                 for slot in slots:
-                    _let_go(slot)
+                    let_go(slot)
                 _LOG.warning(
                     "Not enough memory to restore the float32 state of %s: it continues with %s.",
                     optimizer.name,
@@ -200,27 +195,17 @@ class _State(ABC):
         self._end()
 
     def _build(self, variables: Sequence[Any]) -> None:
-        """Builds the optimizer; zeros that are not kept are gone before the next ones are made."""
-        optimizer, add = self._optimizer, self._optimizer.add_variable_from_reference
-
-        def add_empty(reference_variable: Any, name: str | None = None, **kwargs: Any) -> Any:
-            made = add(reference_variable, name=name, **kwargs)
-            if name in self.slots and self.takes(reference_variable):
-                _let_go(made)
-            return made
-
-        object.__setattr__(optimizer, "add_variable_from_reference", add_empty)
-        try:
-            optimizer.build(variables)
-        finally:
-            object.__delattr__(optimizer, "add_variable_from_reference")
+        """Builds the optimizer, without the values that are not kept."""
+        build_without(
+            self._optimizer, variables, lambda variable, name: name in self.slots and self.takes(variable)
+        )
 
     def _take(self, place: int, fresh: bool) -> None:
         slots = self._slots_at(place)
         if not fresh:
             self._write(place, slots)
         for slot in slots:
-            _let_go(slot)
+            let_go(slot)
         self._light[place] = slots
 
     def _tell_variables(self) -> None:
@@ -284,7 +269,7 @@ class _EightBitMoments(_State):
     def _free(self, place: int) -> None:
         for name in LISTS:
             slots = getattr(self._optimizer, name)
-            _let_go(slots[place])  # traced functions may hold it for a while
+            let_go(slots[place])  # traced functions may hold it for a while
             slots[place] = None
 
     def _end(self) -> None:
@@ -315,20 +300,3 @@ class _NoVelocity(_State):
 
 
 _FORMS: dict[str, type[_State]] = {"8-bit moments": _EightBitMoments, "no velocity": _NoVelocity}
-
-
-def _let_go(variable: Any) -> None:
-    """Frees the buffer of a Keras variable that stays."""
-    _assign_any(variable, tf.zeros([0], variable.dtype))
-
-
-def _assign_any(variable: Any, value: Any) -> None:
-    """Gives a Keras variable a value of any shape."""
-    with tf.device(variable.value.device):
-        if isinstance(value, np.ndarray):
-            # Converting an array does not check that there is memory, and ends the process; this does.
-            room = [tf.raw_ops.Empty(shape=value.shape, dtype=value.dtype) for _ in range(2)]
-            del room
-            # A copy, because TensorFlow may take over the array's own memory.
-            value = tf.raw_ops.DeepCopy(x=tf.convert_to_tensor(value))
-        tf.raw_ops.AssignVariableOp(resource=variable.value.handle, value=value, validate_shape=False)

@@ -27,8 +27,28 @@ class Communicator(Protocol):
     def sum(self, tensors: Sequence[Any]) -> list[Any]:
         """Returns the sums over all ranks."""
 
+    def sum_integers(self, numbers: Any) -> Any:
+        """Returns the sums of a vector's whole numbers."""
+
     def joined(self, rows: Any) -> Any:
         """Returns the rows of all ranks, one behind the other."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """Returns the values of all ranks, anything that JSON can write, in the order of the ranks."""
+
+
+_ranks: Communicator | None = None
+
+
+def use_ranks(ranks: Communicator) -> None:
+    """Names the ranks that this process trains with."""
+    global _ranks
+    _ranks = ranks
+
+
+def current_ranks() -> Communicator | None:
+    """Returns the ranks that this process trains with; None where it trains alone."""
+    return _ranks
 
 
 class Share:

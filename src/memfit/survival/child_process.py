@@ -130,7 +130,14 @@ class _Process:
         if self._forked or current_runner() is not self._runner:
             return original(model, **arguments)
         if name == "fit":
-            return fit(model, **arguments, memory=self._settings.memory, allow=self._settings.allow)
+            settings = self._settings
+            return fit(
+                model,
+                **arguments,
+                memory=settings.memory,
+                allow=settings.allow,
+                shard_optimizer=settings.shard_optimizer,
+            )
         with stock_runner():
             return (evaluate if name == "evaluate" else predict)(model, **arguments)
 

@@ -1,6 +1,8 @@
 """Noticing that a script trains in a custom loop: its first optimizer update outside of `fit`."""
 
 import inspect
+import sys
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -75,7 +77,17 @@ def count_updates(keras: Any, script: Path, see: Callable[[str, bool], None]) ->
 
 
 def _is_called_by_memfit(frame: FrameType | None) -> bool:
-    """Whether a training step or a search of memfit is among the callers, up to where the script begins."""
+    """Whether a training step or a search of memfit is among the callers, up to where the script begins.
+
+    A strategy traces the steps of its replicas in threads of their own, for which the main thread waits.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        main = sys._current_frames().get(threading.main_thread().ident or 0)
+        return _has_memfit(frame) or _has_memfit(main)
+    return _has_memfit(frame)
+
+
+def _has_memfit(frame: FrameType | None) -> bool:
     while frame is not None:
         file = Path(frame.f_code.co_filename)
         if file.is_relative_to(_PACKAGE) and file.name not in _BETWEEN:

@@ -22,7 +22,7 @@ from memfit.survival.checkpoint_files import Checkpoint
 from memfit.survival.resume_checks import check_belongs, warn_of_losses
 from memfit.survival.sharing import share_newest
 from memfit.survival.skipping import SkippedSteps
-from memfit.survival.snapshots import copy_values, put_back, put_back_random_states, random_states
+from memfit.survival.snapshots import copy_values, is_whole, put_back, put_back_random_states, random_states
 from memfit.survival.supervision import Stopped, Supervision, finished_name
 from memfit.training.feeding import Feed
 from memfit.training.records.callback import RecordingCallback
@@ -248,7 +248,9 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
 
     def _save_if_due(self, epoch: int, batch: int, logs: Any) -> None:
         stopping, writer = self._supervision.stopping, self._supervision.writer
-        possible = self._supervision.writes and (batch == 0 or self._feed.reproducible)
+        possible = (
+            self._supervision.writes and (batch == 0 or self._feed.reproducible) and is_whole(self.model)
+        )
         if possible and (stopping or writer.is_due()):
             begun = time.monotonic()
             checkpoint = self._checkpoint(epoch, batch, logs)
@@ -269,10 +271,11 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
     def _snapshot(self) -> Checkpoint | None:
         """Returns the state behind the last whole batch, where a step or a validation was rolled back to it.
 
-        None where data that cannot be repeated has to begin its epoch again: then the last checkpoint counts.
+        None where data that cannot be repeated has to begin its epoch again, or a part of the optimizer's state
+        was another rank's: then the last checkpoint counts.
         """
         batch = self._steps[-1]
-        if batch and not self._feed.reproducible:
+        if (batch and not self._feed.reproducible) or not is_whole(self.model):
             return None
         if self._validated is not None:
             self._validated.undo()

@@ -36,6 +36,7 @@ class RunSettings:
         watch: Whether to look for memory that grows steadily.
         ranks: How many processes on this machine train together.
         elastic: Whether to go on with fewer of them where one cannot be started again.
+        shard_optimizer: Whether each of them may keep a part of the optimizer's state.
     """
 
     memory: int | str | None = None
@@ -47,6 +48,7 @@ class RunSettings:
     watch: bool = False
     ranks: int = 1
     elastic: bool = False
+    shard_optimizer: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

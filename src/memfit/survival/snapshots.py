@@ -11,20 +11,30 @@ import tensorflow as tf
 from memfit.compat import tf_runtime
 from memfit.errors import InvalidInput
 from memfit.estimation.optimizers import optimizers_of
+from memfit.steps.sharded_state import shard_of, sharded_state
 
 
 def variables_of(model: keras.Model) -> list[Any]:
     """Weights, statistics, seeds, metrics and the optimizers' states, each once, in one order in all processes."""
     variables = [*model.variables]
     for holder in (*model.metrics, *optimizers_of(model)):
-        variables += holder.variables
+        shard = shard_of(holder)
+        variables += holder.variables if shard is None else shard.variables
     unique = {id(variable): variable for variable in variables}
     return list(unique.values())
 
 
 def copy_values(model: keras.Model) -> list[Any]:
     """Copies of all values in the host's memory."""
-    return [variable.numpy() for variable in variables_of(model)]
+    shard = sharded_state(model)
+    read = shard.value_of if shard is not None else lambda variable: variable.numpy()
+    return [read(variable) for variable in variables_of(model)]
+
+
+def is_whole(model: keras.Model) -> bool:
+    """Whether this process knows all values: of an optimizer's state that ranks share, at the ends of epochs."""
+    shard = sharded_state(model)
+    return shard is None or shard.is_whole()
 
 
 def put_back(model: keras.Model, values: Sequence[Any]) -> None:
@@ -41,9 +51,11 @@ def put_back(model: keras.Model, values: Sequence[Any]) -> None:
             received=f"{len(values)} values for {len(variables)} variables, or other shapes",
             remedy="Train from the beginning: memfit run without --resume",
         )
+    shard = sharded_state(model)
+    put = shard.put if shard is not None else lambda variable, value: variable.assign(value)
     for variable, value in zip(variables, values, strict=True):
         kind = tf.as_dtype(variable.dtype).as_numpy_dtype
-        variable.assign(value if value.dtype == kind else value.view(kind))
+        put(variable, value if value.dtype == kind else value.view(kind))
 
 
 def random_states() -> dict[str, Any]:

@@ -54,6 +54,7 @@ def fit(
     allow: str = "near",
     plan: Plan | None = None,
     ranks: str | int = "auto",
+    shard_optimizer: bool = False,
 ) -> keras.callbacks.History:
     """Trains a model as `model.fit` does, within a memory budget.
 
@@ -68,6 +69,7 @@ def fit(
         plan: A plan to follow, made by `memfit.plan`, instead of `memory`.
         ranks: How many processes train together, as `memfit run --ranks` starts them; "auto" for as many as there
             are. `batch_size` and the data are those of all together, on every rank (`docs/scaling.md`).
+        shard_optimizer: Whether each of them may keep a part of the optimizer's state, where that is needed to fit.
 
     Returns:
         Keras's `History`; its attribute `memory` is the `Run`.
@@ -116,7 +118,8 @@ def fit(
                 log.warning("%s", remark)  # before anything is trained
         arguments["x"], first = look_ahead(x)
         if plan is None and model.compiled:  # Keras says best that a model is not compiled
-            plan = choose_plan(model, arguments, first, memory, allow, journal, peers.count)
+            together = {"ranks": peers.count, "shard_optimizer": shard_optimizer}
+            plan = choose_plan(model, arguments, first, memory, allow, journal, together)
         plan = peers.settle(plan)
         if plan is not None:
             if not plan.recipe.is_stock:
@@ -145,6 +148,12 @@ def _prepare(model: keras.Model, plan: Plan, arguments: dict[str, Any], ranks: i
     Raises:
         InvalidInput: If the plan does not suit the model or the batch size.
     """
+    if plan.ranks not in (1, ranks):
+        raise InvalidInput(
+            f"This plan is for {plan.ranks} ranks that train together",
+            received=f"a job of {ranks}",
+            remedy=f"Start it by `memfit run --ranks {plan.ranks} script.py`, or make a plan for this job",
+        )
     plan = suited(model, plan)
     arguments["batch_size"] = _batch_size_with(plan, arguments["x"], arguments["batch_size"], ranks)
     return plan
@@ -161,6 +170,7 @@ def _train(
 ) -> keras.callbacks.History:
     """Trains as a plan says, under guard; returns Keras's history, with the `Run`."""
     recipe = Recipe() if plan is None else plan.recipe
+    arguments = peers.read_shares(arguments)
     mark = fingerprint_data(arguments["x"], arguments["y"])
     # A rank takes its share of arrays by the samples' numbers, and does not touch the rest.
     numbered = recipe.inputs_on_host or peers.count > 1

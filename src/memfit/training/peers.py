@@ -1,7 +1,7 @@
 """The other processes that train the same model: none, unless `scaling` has found some."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import keras
@@ -38,6 +38,9 @@ class Peers(Protocol):
             The arguments for this process, and what a person has to know.
         """
 
+    def read_shares(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Returns the arguments of `fit` with data of which this process reads its share, where that can be."""
+
     def settle(self, plan: Plan | None) -> Plan | None:
         """Returns the plan to follow, once all processes have made theirs: what changes numbers is one for all."""
 
@@ -54,6 +57,13 @@ class Peers(Protocol):
             host: What the samples are read from, where the data is their numbers.
         """
 
+    def computing(self, undo: Callable[[], None]) -> AbstractContextManager[None]:
+        """Surrounds a step, in which a process may wait for the others.
+
+        Args:
+            undo: Puts back what the step has changed so far, where another process is lost in it.
+        """
+
     def end_pass(self) -> None:
         """Says that this process has no batch left."""
 
@@ -67,6 +77,9 @@ class Peers(Protocol):
             logs: What this process's share has given.
             step: The training step whose gradients are summed; None in evaluation.
         """
+
+    def share_weights(self, model: keras.Model) -> None:
+        """Gives every process the weights that others have updated, where each updates a part of them."""
 
     def join_rows(self, outputs: Any) -> Any:
         """Returns the outputs of all processes' shares, one behind the other."""
@@ -85,6 +98,10 @@ class Alone:
         """Yields the arguments."""
         yield arguments, []
 
+    def read_shares(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Returns the arguments."""
+        return arguments
+
     def settle(self, plan: Plan | None) -> Plan | None:
         """Returns the plan."""
         return plan
@@ -99,6 +116,10 @@ class Alone:
         """Returns the batch."""
         return data, spec
 
+    def computing(self, undo: Callable[[], None]) -> AbstractContextManager[None]:
+        """Does nothing."""
+        return nullcontext()
+
     def end_pass(self) -> None:
         """Does nothing."""
 
@@ -107,6 +128,9 @@ class Alone:
     ) -> Any:
         """Returns the logs."""
         return logs
+
+    def share_weights(self, model: keras.Model) -> None:
+        """Does nothing."""
 
     def join_rows(self, outputs: Any) -> Any:
         """Returns the outputs."""

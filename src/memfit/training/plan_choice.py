@@ -29,12 +29,15 @@ def choose_plan(
     memory: int | str | None,
     allow: str,
     journal: Journal,
-    ranks: int = 1,
+    together: Mapping[str, Any],
 ) -> Plan | None:
     """Returns a plan for a call of `fit`; None where none can be made, and the training is stock Keras's.
 
     A bug in memfit must not keep a model from training, nor stay hidden: it is a warning for users, and an error
     in tests, under `memfit run --strict`, and where a memory was asked for.
+
+    Args:
+        together: What `plan` has to know of the processes that train together, as its arguments.
 
     Raises:
         DoesNotFit: If no allowed plan fits.
@@ -47,7 +50,7 @@ def choose_plan(
     try:
         with runner.teller(arguments).progress():
             plan = runner.plan(
-                model, memory, lambda room: _make_plan(model, arguments, first, room, allow, ranks)
+                model, memory, lambda room: _make_plan(model, arguments, first, room, allow, together)
             )
         if is_generator(arguments["x"]) and leaves_open(model):
             journal.note("Planned for batches like the first one: a generator yields each batch only once.")
@@ -82,7 +85,7 @@ def _make_plan(
     first: FirstBatch | None,
     memory: int | str | None,
     allow: str,
-    ranks: int,
+    together: Mapping[str, Any],
 ) -> Plan:
     x = arguments["x"]
     data: Any
@@ -94,7 +97,7 @@ def _make_plan(
         samples = batch_size_of(x, arguments["batch_size"], first)
     validates = arguments["validation_data"] is not None or bool(arguments["validation_split"])
     validation = (arguments["validation_batch_size"] or samples) if validates else None
-    return make_plan(model, samples, memory, allow, data=data, validation_batch_size=validation, ranks=ranks)
+    return make_plan(model, samples, memory, allow, data=data, validation_batch_size=validation, **together)
 
 
 def example_of(arguments: Mapping[str, Any], first: FirstBatch | None) -> Any:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from memfit.compat.keras_optimizers import optimizer_slots, slot_number, then_copied
+from memfit.compat.keras_optimizers import around_updates, optimizer_slots, slot_number
 from memfit.compat.tf_graphs import shapes_in_resource
 
 
@@ -18,7 +18,7 @@ def copy_updates(optimizer: Any) -> None:
     while optimizer is not None:
         copying = _Copying(optimizer, optimizer.update_step)
         optimizer.update_step = copying
-        then_copied(optimizer, copying.copy)
+        around_updates(optimizer, copying.update_all)
         optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
@@ -50,7 +50,12 @@ class _Copying:
         with suppress(ValueError):  # and then the next is written as it always is
             self._known[key] = _update(graph, operations, self._handles(variable), gradient)
 
-    def copy(self) -> None:
+    def update_all(self, update: Callable[..., None], *args: Any) -> None:
+        """Updates all variables, and makes the copies at the end."""
+        update(*args)
+        self._copy()
+
+    def _copy(self) -> None:
         """Adds the copies to the graph that is built, all at once: TensorFlow goes through all of it for each."""
         import tensorflow as tf
 

@@ -11,6 +11,7 @@ from memfit.planning.levers.micro_batches import MicroBatches
 from memfit.planning.levers.mixed_precision import LoweredPrecision
 from memfit.planning.levers.optimizer_state import OptimizerState
 from memfit.planning.levers.rematerialisation import Rematerialisation
+from memfit.planning.levers.sharded_optimizer import ShardedOptimizer
 from memfit.planning.levers.smaller_network import SmallerNetwork
 from memfit.planning.levers.table_rows import TableRows
 from memfit.planning.levers.uint8_inputs import Uint8Inputs
@@ -21,6 +22,7 @@ LEVERS: list[Lever] = [
     MicroBatches(),
     Rematerialisation(),
     LoweredPrecision(),
+    ShardedOptimizer(),
     AdafactorVelocity(),
     EightBitMoments(),
     ImmediateUpdate(),
@@ -36,4 +38,8 @@ LEVERS: list[Lever] = [
 
 def levers_for(job: Job) -> list[Lever]:
     """Lists the levers that a job may use."""
-    return [lever for lever in LEVERS if job.is_fit or lever.of_any_step]
+    return [
+        lever
+        for lever in LEVERS
+        if (job.is_fit or lever.of_any_step) and (job.ranks > 1 or not lever.of_ranks)
+    ]

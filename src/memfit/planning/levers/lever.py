@@ -50,6 +50,8 @@ class Lever(ABC):
     name: ClassVar[str]
     # Whether it is for the step of any loss function, too, and not only for Keras's `fit`.
     of_any_step: ClassVar[bool] = False
+    # Whether it is for several ranks that train together.
+    of_ranks: ClassVar[bool] = False
 
     @abstractmethod
     def fidelity(self, job: Job) -> Fidelity:

@@ -8,6 +8,7 @@ from memfit.planning.job import Job
 from memfit.planning.levers.lever import Lever
 from memfit.steps.lighter_state import LighterState, why_not_lighter
 from memfit.steps.recipe import Recipe
+from memfit.steps.sharded_state import ShardedState
 
 
 class LighterOptimizer(Lever):
@@ -20,7 +21,9 @@ class LighterOptimizer(Lever):
         return why_not_lighter(job.model, self.form)
 
     def offer(self, job: Job, recipe: Recipe, batch_size: int) -> Iterator[Recipe]:
-        """Offers any recipe with it."""
+        """Offers any recipe with it, unless ranks keep a part of the state each."""
+        if any(isinstance(change, ShardedState) for change in recipe.changes):
+            return
         yield replace(recipe, changes=(*recipe.changes, LighterState(self.form)))
 
     def undo(self, recipe: Recipe) -> Recipe:

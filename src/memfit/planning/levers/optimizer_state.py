@@ -7,7 +7,8 @@ from memfit.planning.levers.eight_bit_moments import EightBitMoments
 from memfit.planning.levers.lever import Facts, Lever
 from memfit.planning.optimizer_sizes import kept_by
 from memfit.sizes import Size
-from memfit.steps.lighter_state import innermost, why_not_lighter
+from memfit.steps.lighter_state import why_not_lighter
+from memfit.steps.slots import innermost
 
 _LIGHTEST = "Adam8bit"  # of those that adapt their steps: two bytes a value
 

@@ -9,7 +9,7 @@ from memfit.planning.job import Job
 from memfit.planning.levers.lever import Facts, Lever
 from memfit.planning.optimizer_sizes import kept_by
 from memfit.sizes import Size
-from memfit.steps.lighter_state import innermost
+from memfit.steps.slots import innermost
 
 _SMALLEST = 2**20  # bytes of tables below which it is not worth a thought
 

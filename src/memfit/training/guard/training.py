@@ -75,10 +75,12 @@ class GuardedTraining:
         if data is None:
             self._replaying.skip(spec)
         else:
-            logs = self._compute(data, spec)
+            with self._peers.computing(lambda: self._replaying.step.undo()):
+                logs = self._compute(data, spec)
         step = self._replaying.step
         logs = self._peers.exchange(self._model, step.changes, logs, step)
         self._update()
+        self._peers.share_weights(self._model)
         if self._after_batch is not None:
             self._after_batch(self._replaying.batch)
         self._replaying.settle()
