@@ -116,7 +116,7 @@ def test_a_rank_that_is_lost_within_a_step_of_others_costs_nothing_but_time(
     lines, results = _train(tmp_path / "run", monkeypatch, script, _1_begin_7=signal.SIGKILL)
     assert [line for line in lines if not line.startswith("likely cause")] == [
         "rank 1: SIGKILL in epoch 2, batch 3",
-        "restart 1: goes on after batch 2 of epoch 2",
+        "restart 1: continues after batch 2 of epoch 2",
     ]
     assert results == expected
 
@@ -144,7 +144,7 @@ def test_a_rank_that_takes_a_part_of_the_optimizer_with_it_costs_the_epoch(
     told = [line for line in lines if not line.startswith("likely cause")]
     assert told == [
         "rank 1: SIGKILL in epoch 2, batch 3",
-        "restart 1: goes on at the beginning of epoch 2",
+        "restart 1: continues at the beginning of epoch 2",
     ]
     assert results == undisturbed
 
