@@ -25,7 +25,7 @@ demo: $(VENV)/installed  ## train in a small arena: stock Keras, then memfit
 # Three workers for two cores: TensorFlow waits 10 s before it fails an allocation. tests/conftest.py has the order.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
-test: $(VENV)/installed  ## the tests (CI runs them, and `make check`), but for those of tests/slow.txt
+test: $(VENV)/installed  ## the tests, except those in tests/slow.txt
 	@$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 test-all: $(VENV)/installed  ## all tests
@@ -63,7 +63,7 @@ $(RAY)/installed: pyproject.toml constraints.txt
 test-ray: $(RAY)/installed  ## the tests that need memfit[ray], on a real local Ray cluster
 	@$(RAY)/bin/python -m pytest tests/scaling/test_ray.py
 
-bench-gpu-compiler: $(COMPILER)/installed  ## what XLA says for T4, A100, RTX 4090: stock, memfit, largest batches
+bench-gpu-compiler: $(COMPILER)/installed  ## XLA's figures for T4, A100, RTX 4090: stock, memfit, largest batches
 	@$(COMPILER)/bin/python benchmarks/gpu_compiler/run.py
 
 check: $(VENV)/installed  ## format, lint, types, import rules, wheel
@@ -91,7 +91,7 @@ bench-fit: $(VENV)/installed  ## a job that fits, micro-batches, the largest bat
 bench-guard: $(VENV)/installed  ## what the guard costs a job that fits: time and memory
 	@$(BIN)/python benchmarks/guard/cost.py
 
-bench-leaks: $(VENV)/installed  ## twenty loops that leak, twenty that do not: what `memfit.watch` tells, its cost
+bench-leaks: $(VENV)/installed  ## 20 leaking and 20 clean loops: what `memfit.watch` finds, its cost
 	@$(BIN)/python benchmarks/leaks/run.py
 bench-large: $(VENV)/installed  ## a 3D U-Net trained in half of stock's peak, and predicted with in an eighth
 	@$(BIN)/python benchmarks/large/run.py
@@ -103,7 +103,7 @@ bench-monitor: $(VENV)/installed  ## what MemoryMonitor and run records cost
 bench-optimizers: $(VENV)/installed  ## Adam8bit and Adafactor: state, time of a step, final losses, against Keras's
 	@$(BIN)/python benchmarks/optimizers/run.py
 
-bench-zoo: $(VENV)/installed  ## networks nobody tuned for: estimates, capped runs, exact plans; goes on where it stopped
+bench-zoo: $(VENV)/installed  ## networks it was not tuned on: estimates, runs under a limit, exact plans; continues where it stopped
 	@$(BIN)/python benchmarks/zoo/run.py
 
 bench-remat: $(VENV)/installed  ## memory and time of rematerialised steps, against stock Keras
@@ -113,7 +113,7 @@ bench-remat: $(VENV)/installed  ## memory and time of rematerialised steps, agai
 bench-scale: $(VENV)/installed  ## 2 and 3 ranks against one device and MirroredStrategy: results, time, memory
 	@$(BIN)/python benchmarks/scale/run.py
 
-bench-slim: $(VENV)/installed  ## variants of seven networks: predicted peaks against measured ones; goes on where it stopped
+bench-slim: $(VENV)/installed  ## variants of seven networks: predicted peaks against measured ones; continues where it stopped
 	@$(BIN)/python benchmarks/slim/run.py
 
 bench-trials: $(VENV)/installed  ## a process's memory after one trial and after 100 more, against training in one process

@@ -1,4 +1,4 @@
-"""A variational autoencoder in a loop of its own: memfit.gradients in place of a tape, your own optimizer."""
+"""A variational autoencoder in a custom training loop: memfit.gradients instead of a tape."""
 
 import os
 

@@ -1,6 +1,6 @@
-"""The main job, on any machine: a real Keras model in a small arena, as stock Keras trains it and as memfit does.
+"""The main job, on any machine: a network that stock Keras cannot train in a small memory, and memfit can.
 
-Run it with `make demo`. It needs no GPU: the arena is TensorFlow's own allocator with a cap.
+Run it with `make demo`. It needs no GPU: it uses an arena, TensorFlow's own allocator on the CPU with a limit.
 """
 
 import os
@@ -11,82 +11,68 @@ from typing import Any
 
 import memfit
 
-MEMORY = memfit.Size("320MiB")
+MEMORY = "170MiB"
 BATCH = 64
-STEPS = 2
 OUTPUT = Path("demo-output")
 
 
 def build_model_and_data() -> tuple[Any, Any, Any]:
-    """A convolutional network with BatchNormalization and dropout, and images with something to learn in them."""
+    """A residual network with BatchNormalization and dropout, and images with something to learn in them."""
     import keras
     import numpy as np
 
     keras.utils.set_random_seed(0)
     layers = keras.layers
     inputs = keras.Input((64, 64, 3))
-    x = layers.Conv2D(32, 3, strides=2, padding="same", use_bias=False)(inputs)
-    for filters in (64, 64, 128, 128):
-        skip = layers.Conv2D(filters, 1, strides=1, use_bias=False)(x)
+    x = layers.Conv2D(16, 3, padding="same", use_bias=False)(inputs)
+    for _ in range(2):
+        skip = x
         x = layers.ReLU()(layers.BatchNormalization()(x))
-        x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
-        x = layers.ReLU()(layers.BatchNormalization()(x))
-        x = layers.Add()([skip, layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)])
+        x = layers.Conv2D(16, 3, padding="same", use_bias=False)(x)
+        x = layers.Add()([skip, layers.ReLU()(layers.BatchNormalization()(x))])
     x = layers.Dropout(0.2)(layers.GlobalAveragePooling2D()(x))
     model = keras.Model(inputs, layers.Dense(4, activation="softmax")(x))
     model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "sparse_categorical_crossentropy")
     random = np.random.default_rng(0)
-    labels = random.integers(0, 4, BATCH * STEPS)
+    labels = random.integers(0, 4, 2 * BATCH)
     images = random.normal(size=(len(labels), 64, 64, 3)) + labels[:, None, None, None] * 0.25
     return model, images.astype("float32"), labels
 
 
-def train_stock() -> list[float]:
-    """Trains as stock Keras does and returns the losses of the epochs."""
+def train(memory: str | None = None) -> tuple[list[float], Any]:
+    """Trains with memfit in a memory, or with stock Keras; returns the losses of the epochs and memfit's run."""
     model, x, y = build_model_and_data()
-    history = model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
-    losses: list[float] = history.history["loss"]
-    return losses
-
-
-def fit() -> tuple[list[float], Any]:
-    """Trains with memfit and returns the losses and the run."""
-    model, x, y = build_model_and_data()
-    history = memfit.fit(
-        model, x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0, memory=MEMORY, allow="exact"
-    )
+    settings = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "verbose": 0}
+    if memory is None:
+        return model.fit(x, y, **settings).history["loss"], None
+    history = memfit.fit(model, x, y, **settings, memory=memory, allow="exact")
     return history.history["loss"], history.memory
 
 
-def write_report() -> Path:
-    """Writes the run as one HTML page: predicted and measured memory, the plan, what happened."""
-    page = OUTPUT / "report.html"
-    command = [sys.executable, "-m", "memfit", "report", "--output", str(page), "--force"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return page
-
-
 def main() -> None:
-    """Shows the whole: the OOM of stock Keras, the plan, the training, the figures."""
-    # The processes below inherit these: TensorFlow's log would hide the rest, and records of runs go to the output.
+    """Shows the OOM of stock Keras, the plan and the training of memfit, and equal losses."""
+    # The processes below inherit these: TensorFlow's log would hide the rest, and records go to the output.
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "MEMFIT_RUNS": str(OUTPUT.resolve() / "runs")}
-    print(f"A residual network, batch {BATCH}, in an arena of {MEMORY}.\n")
+    print(f"A residual network, batch {BATCH}, in {MEMORY} of memory.\n")
     print("1. Stock Keras (TensorFlow waits 10 s before it gives up) ...", flush=True)
     try:
-        memfit.isolated(train_stock, memory=MEMORY)
+        memfit.isolated(train, memory=MEMORY)
         print("   It fitted after all.")
     except Exception as error:
         sentence = next((line for line in str(error).splitlines() if "OOM" in line), str(error))
         print(f"   {type(error).__name__}: {sentence.strip()[:88]} ...\n")
-    print(f"2. memfit.fit(model, x, y, batch_size={BATCH}, memory='320MiB', allow='exact') ...", flush=True)
-    losses, record = memfit.isolated(fit, memory=MEMORY)
-    print("   " + repr(record).replace("\n", "\n   ") + "\n")
-    print("3. The same training in stock Keras, with all the memory it wants ...", flush=True)
-    expected = memfit.isolated(train_stock, memory="4GiB")
-    print(f"   loss of the epochs, stock:  {'  '.join(f'{loss:.6f}' for loss in expected)}")
-    print(f"   loss of the epochs, memfit: {'  '.join(f'{loss:.6f}' for loss in losses)}\n")
-    print(f"The whole run as a page: {write_report()}")
+    print(f'2. memfit.fit(model, x, y, batch_size={BATCH}, memory="{MEMORY}", allow="exact") ...', flush=True)
+    losses, run = memfit.isolated(train, MEMORY, memory=MEMORY)
+    print("   " + repr(run).replace("\n", "\n   ") + "\n")
+    print("3. Stock Keras again, with as much memory as it wants ...", flush=True)
+    expected, _ = memfit.isolated(train, memory="4GiB")
+    for name, told in (("stock: ", expected), ("memfit:", losses)):
+        print(f"   loss of the epochs, {name} {'  '.join(f'{loss:.6f}' for loss in told)}")
+    page = OUTPUT / "report.html"
+    report = [sys.executable, "-m", "memfit", "report", "--output", str(page), "--force"]
+    subprocess.run(report, check=True, stdout=subprocess.DEVNULL)
+    print(f"\nThe whole run as an HTML page: {page}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

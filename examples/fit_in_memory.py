@@ -1,6 +1,6 @@
 """Train in less memory than stock Keras needs, with the same results.
 
-The arena of 400 MiB stands in for a GPU: TensorFlow's own allocator on the CPU, with a cap.
+The arena of 400 MiB stands in for a GPU: TensorFlow's own allocator on the CPU, with a limit.
 """
 
 import os

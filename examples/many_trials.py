@@ -1,6 +1,6 @@
-"""A small search: each training in a process of its own, side by side as far as the memory allows.
+"""A small search: each training in its own process, in parallel as far as the memory allows.
 
-A trial that runs out of memory is a row of the table, and the search goes on.
+A trial that runs out of memory is a row in the table, and the search continues.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""A training script that knows nothing of memfit. Run it as it is, or with any of these:
+"""A training script that does not use memfit. Run it as it is, or with any of these:
 
 python examples/plain_script.py
-memfit estimate examples/plain_script.py                # will it fit? what is it made of?
+memfit estimate examples/plain_script.py                # does it fit? where does the memory go?
 memfit run --memory 40MiB examples/plain_script.py      # the same results in less memory
-memfit run examples/plain_script.py --kill              # it is killed half-way, and ends as if it had not been
+memfit run examples/plain_script.py --kill              # killed half-way, with the same result
 memfit run --ranks 2 examples/plain_script.py           # two processes, one large batch
 """
 

@@ -1,4 +1,4 @@
-"""Smaller networks for the same job, side by side: what each really takes in training, and how close it is."""
+"""Smaller networks for the same job, compared: the training memory of each, and how close it is to the original."""
 
 import os
 

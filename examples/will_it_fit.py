@@ -1,4 +1,4 @@
-"""Ask before the run: the peak of a training, what it is made of, the largest batch, and a page that shows it."""
+"""Ask before the run: the peak of a training, where the memory goes, the largest batch, and an HTML page of it."""
 
 import os
 

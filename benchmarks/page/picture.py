@@ -1,6 +1,5 @@
-"""Draws docs/images/steps.svg: the demo's step as stock Keras runs it and as memfit plans it, under one budget."""
+"""Draws docs/images/steps.svg: one step as stock Keras runs it and as memfit plans it, under one budget."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,7 @@ import memfit
 from memfit.estimation.step_timeline import timeline_of
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
-
+BATCH, MEMORY = 64, memfit.Size("320MiB")
 WIDTH, HEIGHT, LEFT, TOP = 880, 330, 74, 46
 PANEL = (WIDTH - LEFT - 30) // 2 - 12
 FLOOR = HEIGHT - 40
@@ -69,14 +67,32 @@ def draw(stock: Any, planned: Any, memory: memfit.Size) -> str:
 """
 
 
-def main() -> None:
-    """Plans the demo with and without enough memory, and draws both steps."""
-    import demo
+def build_model_and_data() -> tuple[Any, Any, Any]:
+    """A residual network with BatchNormalization and dropout, and two batches for it."""
+    import keras
+    import numpy as np
 
-    model, x, y = demo.build_model_and_data()
-    stock = timeline_of(memfit.estimate(model, demo.BATCH, data=(x, y)))
-    planned = memfit.plan(model, demo.BATCH, demo.MEMORY, "exact", data=(x, y)).timeline
-    (ROOT / "docs" / "images" / "steps.svg").write_text(draw(stock, planned, demo.MEMORY))
+    layers = keras.layers
+    inputs = keras.Input((64, 64, 3))
+    x = layers.Conv2D(32, 3, strides=2, padding="same", use_bias=False)(inputs)
+    for filters in (64, 64, 128, 128):
+        skip = layers.Conv2D(filters, 1, strides=1, use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+        x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+        x = layers.Add()([skip, layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)])
+    x = layers.Dropout(0.2)(layers.GlobalAveragePooling2D()(x))
+    model = keras.Model(inputs, layers.Dense(4, activation="softmax")(x))
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "sparse_categorical_crossentropy")
+    return model, np.zeros((2 * BATCH, 64, 64, 3), "float32"), np.zeros(2 * BATCH, "int64")
+
+
+def main() -> None:
+    """Plans the training with and without enough memory, and draws both steps."""
+    model, x, y = build_model_and_data()
+    stock = timeline_of(memfit.estimate(model, BATCH, data=(x, y)))
+    planned = memfit.plan(model, BATCH, MEMORY, "exact", data=(x, y)).timeline
+    (ROOT / "docs" / "images" / "steps.svg").write_text(draw(stock, planned, MEMORY))
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ def list_estimates(figures: Any) -> list[Row]:
         ("error of the predicted peak, median", _percent(told["median_error"])),
         ("the same, 95th percentile", _percent(told["p95_error"])),
         ("two runs of the same training differ by, median", _percent(told["median_difference_of_two_runs"])),
-        ("memory asked for above the peak, mean", _percent(told["mean_margin"])),
-        ("runs that complete in an arena of what was asked for", _percent(told["completed"])),
+        ("margin above the peak, mean", _percent(told["mean_margin"])),
+        ("runs that complete in an arena of the predicted need", _percent(told["completed"])),
         ("seconds for an estimate, median", f"{told['median_seconds']:.1f}"),
-        ("seconds for a further batch size, longest", f"{told['largest_further_seconds']:.3f}"),
+        ("seconds for another batch size, longest", f"{told['largest_further_seconds']:.3f}"),
     ]
 
 
@@ -56,7 +56,7 @@ def list_random_peaks(figures: Any) -> list[Row]:
         ("networks", str(len(figures["rows"]))),
         ("peaks whose steps are within 10% of each other", str(len(steady))),
         ("their error: median, largest", f"{_percent(median(steady))}, {_percent(max(steady))}"),
-        ("runs that complete in an arena of what was asked for", f"{sum(capped)} of {len(capped)}"),
+        ("runs that complete in an arena of the predicted need", f"{sum(capped)} of {len(capped)}"),
     ]
     if noisy:
         errors = f"{len(noisy)}: {_percent(median(noisy))}, {_percent(max(noisy))}"
@@ -179,7 +179,7 @@ def list_leaks(figures: Any) -> list[Row]:
     return [
         ("leaking loops found with the right line", f"{sum(r['right'] for r in leaking)} of {len(leaking)}"),
         ("clean loops without a false alarm", f"{sum(r['right'] for r in clean)} of {len(clean)}"),
-        ("its own share of a loop's time, largest", _percent(cost)),
+        ("cost as a fraction of a loop's time, largest", _percent(cost)),
     ]
 
 

@@ -37,12 +37,12 @@ SECTIONS = (
         "Estimates: 40 trainings", "bench-estimate", ("estimate",), _TABLE, rows.list_estimates, older=True
     ),
     Section(
-        "Estimates and plans: networks nobody tuned for",
+        "Estimates and plans: networks it was not tuned on",
         "bench-zoo",
         ("zoo",),
-        ("network", *_PEAKS, "margin", "runs in what was asked for", "exact plan"),
+        ("network", *_PEAKS, "margin", "completes in what it needs", "exact plan"),
         rows.list_zoo,
-        note="The arena of a plan has room for half of stock's activations. Unfinished: 44 networks are wanted.",
+        note="The arena of a plan has room for half of stock's activations. Unfinished: 44 networks are planned.",
     ),
     Section(
         "Estimates: random networks",
@@ -50,7 +50,7 @@ SECTIONS = (
         ("fuzz-peaks",),
         _TABLE,
         rows.list_random_peaks,
-        note="Peaks of 8 MiB and more, at 1/4 to 16 times the batch asked about. Unfinished: 100 networks wanted.",
+        note="Peaks of 8 MiB and more, at 1/4 to 16 times the estimated batch. Unfinished: 100 networks planned.",
     ),
     Section(
         "Exactness: random networks against stock Keras in float64",
@@ -71,7 +71,7 @@ SECTIONS = (
         "The largest batch in the same arena",
         "bench-fit",
         ("largest-batch",),
-        ("network", "arena", "stock, by trials", "exact plan", "near plan", "found, against trials"),
+        ("network", "arena", "stock, by trial", "exact plan", "near plan", "planned faster than by trial"),
         rows.list_largest_batches,
         note="*Near* plans compute batch statistics over fewer samples. VGG19 has none, so both are exact there.",
         older=True,
@@ -80,7 +80,7 @@ SECTIONS = (
         "Activation checkpointing (rematerialisation)",
         "bench-remat",
         ("remat",),
-        ("network", "step", "activations", "divided by", "step time"),
+        ("network", "step", "activations", "times less", "step time"),
         rows.list_rematerialised,
         older=True,
     ),
@@ -101,12 +101,12 @@ SECTIONS = (
         rows.list_large_inputs,
     ),
     Section(
-        "What survives: killed processes and shortages of memory",
+        "Injected faults: killed processes and out-of-memory errors",
         "chaos",
         ("chaos",),
         ("training", "faults", "batches trained", "largest difference of a weight"),
         rows.list_faults,
-        note="Other work ran beside it.",
+        note="The machine was busy with other work.",
         older=True,
     ),
     Section(
@@ -145,7 +145,7 @@ SECTIONS = (
         ("slim",),
         ("network", "variant", *_PEAKS),
         rows.list_variants,
-        note="Unfinished: EfficientNetV2B0, ResNet50 and VGG16 are to follow.",
+        note="Unfinished: EfficientNetV2B0, ResNet50 and VGG16 are missing.",
     ),
     Section("Leaks: 20 loops that leak, 20 that do not", "bench-leaks", ("leaks",), _TABLE, rows.list_leaks),
     Section(
@@ -161,14 +161,14 @@ SECTIONS = (
         ("data",),
         _TABLE,
         rows.list_data,
-        note="Times: larger is faster.",
+        note="Speeds are relative: larger is faster.",
         older=True,
     ),
     Section(
-        "Watching", "bench-monitor", ("monitor", "records"), ("", "takes"), rows.list_watching, older=True
+        "Monitoring", "bench-monitor", ("monitor", "records"), ("", "costs"), rows.list_watching, older=True
     ),
     Section(
-        "The GPU compiler's own figures, nothing run",
+        "Largest batches by XLA's GPU compiler (predicted)",
         "bench-gpu-compiler",
         ("gpu_compiler",),
         ("network", "GPU", "largest batch, stock", "exact plan"),

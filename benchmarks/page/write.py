@@ -16,10 +16,12 @@ _HEAD = """# Benchmarks
 Written by `make benchmarks-page` from the files in `benchmarks/results/`, each of which names its machine and
 versions. Do not edit it by hand: `make check` fails if it is not current.
 
-**Nothing here was measured on a GPU.** Memory is that of an arena: TensorFlow's own allocator on a CPU, with a cap.
-All times are ratios of one run on one machine of 2 cores. "Stock" is Keras without memfit, in the same run.
+**Nothing here was measured on a GPU.** Memory is measured in an arena: TensorFlow's own allocator on a CPU, with a
+limit. All times are ratios of one run on one machine of 2 cores. "Stock" is Keras without memfit, in the same run.
 """
-_OLD = "\nMeasured before the code was reorganised in November 2026 (commit cfb66d5), and not yet again.\n"
+_OLD = (
+    "\nMeasured before the code was reorganised in November 2026 (commit cfb66d5), and not repeated since.\n"
+)
 
 
 def _render(section: Section) -> str:

@@ -8,7 +8,7 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # type checkers take it for true; importing `typing` would double the start time
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from memfit import optimizers as optimizers

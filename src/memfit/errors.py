@@ -10,7 +10,7 @@ _NOTHING = object()  # None is a value that can be received
 
 
 class MemfitError(Exception):
-    """Anything memfit itself has to say no to."""
+    """The base class of memfit's errors."""
 
 
 def in_one_line(error: BaseException) -> str:
@@ -48,7 +48,7 @@ class StepFailed(MemfitError, RuntimeError):
 
 
 class TooLate(MemfitError, RuntimeError):
-    """Something that TensorFlow accepts only at its start was asked for after it."""
+    """A setting that TensorFlow accepts only before it starts was made too late."""
 
 
 class TensorFlowMissing(MemfitError, ImportError):

@@ -38,12 +38,12 @@ class Size(int):
         """
         if isinstance(value, bool) or not isinstance(value, int | str):
             raise InvalidInput(
-                "A size of memory is a number of bytes or a text", received=value, remedy=_FORMS
+                "A memory size must be a number of bytes or a string", received=value, remedy=_FORMS
             )
         if isinstance(value, str):
             value = _parse(value, of)
         if value < 0:
-            raise InvalidInput("A size of memory cannot be negative", received=value, remedy=_FORMS)
+            raise InvalidInput("A memory size cannot be negative", received=value, remedy=_FORMS)
         return super().__new__(cls, value)
 
     def __str__(self) -> str:
@@ -70,17 +70,19 @@ def _parse(text: str, of: int | None) -> int:
     if unit == "%":
         if of is None:
             raise InvalidInput(
-                "A percentage needs a known total, and none is known here",
+                "A percentage needs a known total, which is missing here",
                 received=text,
                 remedy='Give the size itself, such as "8GiB"',
             )
         if not 0 < number <= 100:
-            raise InvalidInput("A percentage of memory is above 0 and at most 100", received=text)
+            raise InvalidInput("A percentage of memory must be above 0 and at most 100", received=text)
         return int(of * number / 100)
     if unit not in _UNITS:
-        raise InvalidInput("That unit of memory is not known", received=text, remedy=_FORMS)
+        raise InvalidInput("Unknown unit of memory", received=text, remedy=_FORMS)
     if unit == "" and "." in match[1]:
-        raise InvalidInput("A number without a unit is a number of whole bytes", received=text, remedy=_FORMS)
+        raise InvalidInput(
+            "A number without a unit must be a whole number of bytes", received=text, remedy=_FORMS
+        )
     return int(number * _UNITS[unit])
 
 

@@ -135,7 +135,7 @@ def test_only_visible_gpus_need_a_limit(two_gpus: _Config, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"memory": "9GiB"}, "GPU:0 has 8.00 GiB in all"),
+        ({"memory": "9GiB"}, "GPU:0 has 8.00 GiB in total"),
         ({"memory": {0: "1GiB", 1: "9GiB"}}, "GPU:1 has"),
         ({"memory": {0: "1GiB"}}, "not GPU:1"),
         ({"memory": {0: "1GiB", 1: "1GiB", 5: "1GiB"}}, "GPU:5"),

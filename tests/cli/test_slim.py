@@ -61,9 +61,9 @@ def test_a_variant_is_written_and_the_next_command_named(saved, tmp_path, capsys
     ("options", "told"),
     [
         (["--variant", "tiny"], "There is no such variant"),
-        (["--variant", "narrow", "--amount", "2"], "The amount of 'narrow' is the share"),
+        (["--variant", "narrow", "--amount", "2"], "The amount of 'narrow' is the fraction"),
         (["--variant", "narrow"], "--output small.keras"),
-        (["--amount", "0.5"], "belong to one variant"),
+        (["--amount", "0.5"], "need --variant"),
         (["--memory", "much"], "not a size of memory"),
         (["--device", "RTX 1"], "RTX 1"),
     ],

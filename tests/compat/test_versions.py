@@ -41,8 +41,8 @@ def run_with(folder: Path, **versions: str) -> subprocess.CompletedProcess[str]:
     [
         (
             {"keras": "3.16.0", "tensorflow": "2.21.0"},
-            "memfit was not tested with Keras 3.16.0, and uses private names that may be gone there: "
-            "pip install 'keras>=3.12,<3.16'",
+            "memfit was not tested with Keras 3.16.0, and uses private APIs that may differ there. "
+            "Install a tested version: pip install 'keras>=3.12,<3.16'",
         ),
         ({"keras": "3.11.3", "tensorflow": "2.22.0rc1"}, "Keras 3.11.3 and TensorFlow 2.22.0rc1"),
         ({"keras": "3.15.9", "tensorflow": "2.19.1"}, ""),

@@ -78,7 +78,7 @@ def test_wrong_arrays_are_named():
         memfit.arrays(np.zeros(3), np.zeros(4))
     with pytest.raises(memfit.InvalidInput, match="at least one"):
         memfit.arrays(np.zeros((0, 3)))
-    with pytest.raises(memfit.InvalidInput, match="need y"):
+    with pytest.raises(memfit.InvalidInput, match="need targets"):
         memfit.arrays(np.zeros(3), sample_weight=np.zeros(3))
     with pytest.raises(memfit.InvalidInput, match="batches, counted from 0"):
         memfit.arrays(np.zeros(3)).memfit.resume(0, 5)

@@ -77,7 +77,7 @@ def test_reported_files_are_warned_about_once(mixed):
         warnings.simplefilter("always")
         list(dataset)
         list(dataset)
-    assert len([one for one in caught if "Left out" in str(one.message)]) == 6
+    assert len([one for one in caught if "Skipped" in str(one.message)]) == 6
 
 
 def test_files_that_vanish_between_epochs_or_cannot_be_read_are_named(tmp_path):

@@ -191,7 +191,7 @@ def test_where_xla_does_not_compile_a_batch_a_smaller_one_is_a_way_out(compiled,
     if "in 12 s" in why:  # the others say so themselves, however long a busy machine takes
         monkeypatch.setattr(recorder, "_COMPILE_SECONDS", 12.0)
     est = memfit.estimate(_dense(), batch_size=512, build=_at_large_batches(happens))
-    assert f"compiled by XLA for batch 32 because the batch asked about did not compile {why}" in est.source
+    assert f"compiled by XLA for batch 32 because the batch in question did not compile {why}" in est.source
     assert est.peak == pytest.approx(compiled.peak, rel=0.1)
     assert 0 <= est.made_from.doubt < 0.05
     assert est.margin > est.made_from.doubt

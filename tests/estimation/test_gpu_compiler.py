@@ -150,10 +150,10 @@ def test_a_plan_computes_convolutions_in_parts_where_segments_alone_do_not_fit(s
     assert found.recipe.segments == replace(smallest, split_convolutions=True)
     assert found.predicted + found.margin <= memory
     assert found.time > 1
-    assert "convolutions in parts" in str(found)
+    assert "convolutions in slices" in str(found)
     assert Plan.from_json(found.to_json()) == found
     if plan(model, "max", memory=memory, allow="exact", device="A100 40GB").batch_size < 64:
-        pytest.xfail("the search for the largest batch does not try convolutions in parts, and ends at 58")
+        pytest.xfail("the search for the largest batch does not try convolutions in slices, and ends at 58")
 
 
 def in_parts(model, size, segments=None):

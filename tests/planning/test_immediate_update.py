@@ -69,7 +69,7 @@ def test_what_an_estimate_says_is_needed_is_enough_for_a_plan_and_its_training(
 
 
 def test_immediate_updates_are_not_combined_with_other_steps() -> None:
-    with pytest.raises(memfit.InvalidInput, match="Keras's own step"):
+    with pytest.raises(memfit.InvalidInput, match="Keras's own train_step"):
         Recipe(micro_batch=2, immediate_update=True)
 
 
@@ -104,4 +104,4 @@ def run_out() -> tuple[bool, str]:
 def test_a_step_with_immediate_updates_that_runs_out_is_said_to_have_changed_weights() -> None:
     intact, says = in_arena(run_out, memory="64MiB")
     assert not intact
-    assert "go on from a checkpoint" in says
+    assert "continue from a checkpoint" in says

@@ -145,7 +145,7 @@ def test_a_refusal_names_the_batch_and_the_fidelity_that_would_do() -> None:
     told = str(refuse(recordings_of(job, lines)))
     assert "Batch 64 does not fit into 700 B with exact changes." in told
     # What was recorded is stock's step: 100 + 640, 320 that wait, and 5% that a second recording may show.
-    assert "The smallest memory that would do is 1.1 KiB" in told
+    assert "The smallest memory that would be enough is 1.1 KiB" in told
     assert "the largest batch that fits 700 B is 37." in told  # 100 + 15 * 37 is 655, with 5% 688
     assert 'With allow="near" this batch would fit.' in told
 
@@ -187,7 +187,7 @@ def test_bad_input_is_one_sentence(arguments: dict[str, Any], message: str) -> N
 
 
 def test_a_model_that_is_not_compiled_is_told_so() -> None:
-    with pytest.raises(InvalidInput, match="compiled model"):
+    with pytest.raises(InvalidInput, match="must be compiled"):
         memfit.plan(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), 8, "1GiB")
 
 

@@ -59,7 +59,7 @@ def a_plan(injected: str = "", scale: float = 1.0) -> Plan:
     levers = (
         LeverRow("rematerialisation", Fidelity.EXACT, True, "activations are computed again", "keeps 7 tensors", Size(180 * MIB), 0.21),
         LeverRow("micro-batches", Fidelity.NEAR, True, "BatchNormalization sees fewer samples", "4 micro-batches of 16", Size(420 * MIB), 0.03),
-        LeverRow("inputs on the host", Fidelity.EXACT, False, "other levers are enough, and more faithful or faster"),
+        LeverRow("inputs on the host", Fidelity.EXACT, False, "not needed: the levers above are enough, and more faithful or faster"),
         LeverRow("mixed precision", Fidelity.PRECISION, False, 'allow="precision" would be needed: activations in float16', saving=Size(140 * MIB)),
     )  # fmt: skip
     return Plan(

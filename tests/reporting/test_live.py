@@ -52,7 +52,7 @@ def test_nothing_runs_and_that_is_said(runs: Path, capsys: pytest.CaptureFixture
     write_record(a_run(outcome=RUNNING, ended=None), runs)  # its process is gone
     write_record(a_run(id="bbbbbb", process=this_process()), runs)  # it has ended
     assert main(["top", "--once"]) == 0
-    assert "No training of memfit's runs on this machine." in capsys.readouterr().out
+    assert "No memfit training is running on this machine." in capsys.readouterr().out
 
 
 def test_a_training_is_shown_with_device_host_progress_events_and_leak(runs: Path) -> None:
@@ -98,7 +98,7 @@ def test_others_on_a_gpu_are_listed_beside_ones_own(runs: Path, monkeypatch: pyt
     shown = _draw()
     assert "driver 900 MiB" in shown
     assert f"GPU:0 T4  1.00 GiB  {watching._name(other)} (pid {other})" in shown
-    assert f"GPU:1 T4  not told by the driver  not known (pid {2**22})" in shown
+    assert f"GPU:1 T4  not reported by the driver  not known (pid {2**22})" in shown
     assert "2.00 GiB of 15.00 GiB in use (NVML)" in shown
 
 

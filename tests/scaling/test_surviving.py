@@ -101,9 +101,9 @@ def test_killed_and_frozen_ranks_cost_nothing_but_time(
     told = [line for line in lines if not line.startswith("likely cause")]
     assert told == [
         "rank 1: SIGKILL in epoch 2, batch 1",
-        "restart 1: goes on at the beginning of epoch 2",
+        "restart 1: continues at the beginning of epoch 2",
         "rank 0: no answer in epoch 2, batch 5",
-        "restart 2: goes on after batch 4 of epoch 2",
+        "restart 2: continues after batch 4 of epoch 2",
     ]
     assert results == undisturbed
 
@@ -116,7 +116,7 @@ def test_a_rank_that_is_lost_within_a_step_of_others_costs_nothing_but_time(
     lines, results = _train(tmp_path / "run", monkeypatch, script, _1_begin_7=signal.SIGKILL)
     assert [line for line in lines if not line.startswith("likely cause")] == [
         "rank 1: SIGKILL in epoch 2, batch 3",
-        "restart 1: goes on after batch 2 of epoch 2",
+        "restart 1: continues after batch 2 of epoch 2",
     ]
     assert results == expected
 
@@ -144,7 +144,7 @@ def test_a_rank_that_takes_a_part_of_the_optimizer_with_it_costs_the_epoch(
     told = [line for line in lines if not line.startswith("likely cause")]
     assert told == [
         "rank 1: SIGKILL in epoch 2, batch 3",
-        "restart 1: goes on at the beginning of epoch 2",
+        "restart 1: continues at the beginning of epoch 2",
     ]
     assert results == undisturbed
 
@@ -233,8 +233,8 @@ def test_with_elastic_a_job_goes_on_without_a_rank_that_always_dies(
     told = [line.split(" (--elastic)")[0] for line in lines if not line.startswith("likely cause")]
     assert told[-3:] == [
         "rank 1: SIGKILL before the training began",
-        "restart 3: goes on from the beginning, as there was no checkpoint yet",
-        "goes on with 1 rank",
+        "restart 3: continues from the beginning, as there was no checkpoint yet",
+        "continues with 1 rank",
     ]
     settings = RunSettings(ranks=2, quiet=True)
     assert supervising.supervise("dies.py", [], settings, tell=lines.append) == 128 + signal.SIGKILL

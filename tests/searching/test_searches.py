@@ -149,5 +149,5 @@ def test_what_is_no_search_is_refused() -> None:
     ):
         memfit.isolate("a study")
     search = model_selection.GridSearchCV(keras.wrappers.SKLearnClassifier(_build_for_sklearn), {})
-    with pytest.raises(memfit.InvalidInput, match="is given an isolated estimator"):
+    with pytest.raises(memfit.InvalidInput, match="Isolate the estimator"):
         memfit.isolate(search)

@@ -228,7 +228,7 @@ def test_memfit_fit_in_a_trial_reserves_what_its_plan_says_and_a_history_comes_b
 
 def test_bad_input_is_one_sentence_each() -> None:
     for message, arguments in {
-        "There is no setting to try": (abs, []),
+        "There must be at least one setting to try": (abs, []),
         "Trials need a function": (3, [1]),
         "A trial's setting must be picklable": (abs, [1, threading.Lock()]),
     }.items():
@@ -238,11 +238,11 @@ def test_bad_input_is_one_sentence_each() -> None:
     with pytest.raises(memfit.InvalidInput, match="A trial's function must be picklable"):
         memfit.trials(lambda setting: lock, [1])
     for parallel in (0, -1, 1.5, True):
-        with pytest.raises(memfit.InvalidInput, match="At least one trial runs at a time"):
+        with pytest.raises(memfit.InvalidInput, match="`parallel` must be at least 1"):
             memfit.trials(abs, [1], parallel=parallel)
     with pytest.raises(memfit.InvalidInput, match="not a size"):
         memfit.trials(abs, [1], memory="lots")
-    with pytest.raises(memfit.InvalidInput, match="All trials together can take what there is"):
+    with pytest.raises(memfit.InvalidInput, match="for all trials together"):
         memfit.trials(abs, [1], memory="900TiB")
 
 

@@ -102,13 +102,13 @@ def test_where_the_time_is_up_peaks_come_from_shapes_and_variants_are_combined_w
     assert quick.rows[-1].name == "narrow + mixed precision"
     nearest = "batch 16 in 1.0 MiB: no variant fits; the nearest is narrow + mixed precision, which peaks at "
     assert quick.verdict.startswith(nearest)
-    assert "give a sample" in repr(quick)
+    assert "pass a sample" in repr(quick)
 
 
 def test_bad_input_is_refused_in_a_sentence():
     model = network()
     with pytest.raises(
-        memfit.InvalidInput, match=r"A sample has the shape of the model's input, \(None, 32, 32, 3\)"
+        memfit.InvalidInput, match=r"A sample must have the shape of the model's input, \(None, 32, 32, 3\)"
     ):
         memfit.slim(model, data=np.zeros((4, 16, 16, 3)))
     with pytest.raises(memfit.InvalidInput, match="not a size of memory"):
@@ -116,7 +116,9 @@ def test_bad_input_is_refused_in_a_sentence():
     with pytest.raises(memfit.InvalidInput, match="at least one sample"):
         memfit.slim(model, batch_size=0)
     row = SlimRow("narrow", "narrow 0.75", why_not="nothing to remove")
-    with pytest.raises(memfit.InvalidInput, match="'narrow' cannot be made of this model: nothing to remove"):
+    with pytest.raises(
+        memfit.InvalidInput, match="'narrow' cannot be built from this model: nothing to remove"
+    ):
         row.model()
 
 

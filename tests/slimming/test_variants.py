@@ -273,7 +273,7 @@ def test_bad_amounts_and_names_are_refused_in_a_sentence(branches):
             memfit.slim(branches, name, amount)
     with pytest.raises(memfit.InvalidInput, match=r"no such variant.*'separable', 'narrow'"):
         memfit.slim(branches, "tiny")
-    with pytest.raises(memfit.InvalidInput, match="belongs to one variant"):
+    with pytest.raises(memfit.InvalidInput, match="needs a variant"):
         memfit.slim(branches, amount=0.5)
     with pytest.raises(memfit.InvalidInput, match="must be compiled"):
         memfit.slim(keras.Sequential([keras.Input((2,)), layers.Dense(1)]))

@@ -107,9 +107,9 @@ def test_it_works_inside_of_loss_scaling_and_beside_mixed_precision() -> None:
 @pytest.mark.parametrize(
     ("optimizer", "form", "why"),
     [
-        ("sgd", "8-bit moments", "for Adam and AdamW"),
+        ("sgd", "8-bit moments", "Adam and AdamW"),
         (keras.optimizers.Adam(amsgrad=True), "8-bit moments", "AMSGrad"),
-        ("adam", "no velocity", "for Adafactor"),
+        ("adam", "no velocity", "Adafactor"),
         ("adam", "4-bit moments", "one of 8-bit moments, no velocity"),
     ],
     ids=["sgd", "amsgrad", "adam", "form"],
@@ -147,7 +147,7 @@ def _hand_back_without_memory() -> tuple[list[str], set[str], set[str], bool]:
 def test_where_there_is_no_memory_to_give_it_back_it_goes_on_with_less() -> None:
     warnings, light, kinds, finite = in_arena(_hand_back_without_memory, memory="128MiB")
     assert len(warnings) == 1
-    assert "goes on with 8-bit moments" in warnings[0]
+    assert "continues with 8-bit moments" in warnings[0]
     assert "int8" in light
     assert "int8" not in kinds
     assert finite
@@ -170,4 +170,6 @@ def test_a_process_without_keras_reads_and_shows_a_recipe_and_does_not_apply_it(
     ).stdout.splitlines()
     assert "8-bit moments, mixed_bfloat16" in shown
     assert json.loads(again) == json.loads(written)
-    assert refused.startswith("A plan can be used where its changes are known. Received: 'optimizer state'.")
+    assert refused.startswith(
+        "The plan contains a change that is not known here. Received: 'optimizer state'."
+    )

@@ -308,7 +308,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(Stopped):
         run(tmp_path, DATA["arrays"](), 3)
-    with pytest.raises(memfit.InvalidInput, match="another one"):
+    with pytest.raises(memfit.InvalidInput, match="a different one"):
         run(tmp_path, DATA["arrays"](), None, other)
 
 
@@ -365,4 +365,4 @@ def test_arrays_that_a_restarted_script_makes_anew_are_noticed(
         run(tmp_path, DATA["arrays"](), 3)
     with caplog.at_level(logging.WARNING):
         run(tmp_path, {**DATA["arrays"](), "x": X + 1}, None)
-    assert "not those of the checkpoint" in caplog.text
+    assert "differ from those of the checkpoint" in caplog.text

@@ -29,7 +29,7 @@ _FIGURES = (
     (r", \+\d+% time", ""),
     (r"\b[0-9a-f]{6}\b(?=, FILE|$)", "ID"),
     (r"\b\d+ of \d+\b", "N of N"),
-    (r"as a page: .*", "as a page: COMMAND"),
+    (r"as an HTML page: .*", "as an HTML page: COMMAND"),
     # Whether a plan takes this one as well is a matter of a few MiB that two recordings differ by.
     (r"memfit:   inputs on the host: .*\n", ""),
 )
@@ -84,7 +84,7 @@ def test_a_job_that_fits(tmp_path: Path) -> None:
         "memfit:   events    none\n"
         "memfit:   restarts  none\n"
         "memfit:   record    ID, FILE\n"
-        "memfit: as a page: COMMAND"
+        "memfit: as an HTML page: COMMAND"
     )
     [(_, record)] = read_records(tmp_path / "runs")
     assert (record.outcome, record.command, record.script, record.call) == (
@@ -111,11 +111,11 @@ def test_a_near_plan_is_announced_as_not_exact(tmp_path: Path) -> None:
         "memfit: wide, batch 4096: finished\n"
         "memfit:   peak      SIZE measured, SIZE predicted (stock Keras SIZE)\n"
         "memfit:   process   SIZE measured, SIZE predicted on the host\n"
-        "memfit:   time      TIME, N.NNx of stock Keras's predicted\n"
+        "memfit:   time      TIME, N.NNx stock Keras's time (predicted)\n"
         "memfit:   events    none\n"
         "memfit:   restarts  none\n"
         "memfit:   record    ID, FILE\n"
-        "memfit: as a page: COMMAND"
+        "memfit: as an HTML page: COMMAND"
     )
 
 
@@ -123,7 +123,7 @@ def test_a_refusal_advises_flags_and_shows_the_script_s_own_line(tmp_path: Path)
     done = run(tmp_path, NORMALISED, "--memory", "48MiB", "--allow", "exact")
     assert done.returncode == 1
     assert told(done.stderr) == (
-        "memfit: wide, batch 4096: refused\nmemfit:   record  ID, FILE\nmemfit: as a page: COMMAND"
+        "memfit: wide, batch 4096: refused\nmemfit:   record  ID, FILE\nmemfit: as an HTML page: COMMAND"
     )
     lines = done.stderr[done.stderr.index("Traceback") :].splitlines()
     assert 'train.py", line 9, in <module>' in lines[1]
@@ -150,7 +150,7 @@ def test_a_shortage_is_told_when_it_happens_and_counted_at_the_end(tmp_path: Pat
         f"memfit:   events    out of memory {times}",
         "memfit:   restarts  none",
         "memfit:   record    ID, FILE",
-        "memfit: as a page: COMMAND",
+        "memfit: as an HTML page: COMMAND",
     ]
     [(_, record)] = read_records(tmp_path / "runs")
     assert record.of_kind("out of memory")[0].epoch == 0
@@ -189,7 +189,7 @@ def test_a_kill_says_the_signal_the_likely_cause_and_where_it_goes_on(
         "memfit: stock Keras: peak SIZE (at most); fits, nothing is changed\n"
         "memfit: SIGKILL in epoch 1, batch 6\n"
         "memfit: likely cause: kill -9 or a scheduler; the kernel counted no OOM kill\n"
-        "memfit: restart 1: goes on after batch N of epoch 1\n"
+        "memfit: restart 1: continues after batch N of epoch 1\n"
         "memfit: small, batch 4: finished\n"
         "memfit:   peak      SIZE at most, not counted on CPU:0\n"
         "memfit:   process   SIZE measured, SIZE at most on the host\n"
@@ -197,7 +197,7 @@ def test_a_kill_says_the_signal_the_likely_cause_and_where_it_goes_on(
         "memfit:   events    none\n"
         "memfit:   restarts  1\n"
         "memfit:   record    ID, FILE\n"
-        "memfit: as a page: COMMAND"
+        "memfit: as an HTML page: COMMAND"
     )
     [(_, record)] = read_records(tmp_path / "runs")
     assert (record.restarts, record.outcome) == (1, "finished")
@@ -226,11 +226,11 @@ def test_a_loop_without_fit_is_measured_and_said_not_to_be_changed(tmp_path: Pat
     done = run(tmp_path, LOOP, "--memory", "1KiB")
     assert (done.returncode, done.stdout) == (0, "trained\n")
     assert told(done.stderr) == (
-        "memfit: train.py, line 13: trains in a loop of its own, not with fit()\n"
+        "memfit: train.py, line 13: trains in a custom loop, not with fit()\n"
         "memfit: memfit cannot change such a loop: no plan, no checkpoints, no limit\n"
-        "memfit: a loss function under @memfit.gradients(variables) is planned and guarded\n"
-        "memfit: it still measures what the loop takes against SIZE, and explains an OOM\n"
-        "memfit: what its peak is made of, and what would help: memfit estimate train.py\n"
+        "memfit: to get a plan and the guard, put @memfit.gradients(variables) on the loss function\n"
+        "memfit: it measures the loop's memory against SIZE, and explains an out-of-memory error\n"
+        "memfit: for a breakdown of its peak, and what would help: memfit estimate train.py\n"
         "memfit: custom loop: finished\n"
         "memfit:   peak      SIZE measured, SIZE over the budget of SIZE\n"
         "memfit:   process   SIZE measured on the host\n"
@@ -238,7 +238,7 @@ def test_a_loop_without_fit_is_measured_and_said_not_to_be_changed(tmp_path: Pat
         "memfit:   events    none\n"
         "memfit:   restarts  none\n"
         "memfit:   record    ID, FILE\n"
-        "memfit: as a page: COMMAND"
+        "memfit: as an HTML page: COMMAND"
     )
     [(_, record)] = read_records(tmp_path / "runs")
     assert (record.outcome, record.call) == ("finished", -1)
@@ -268,7 +268,7 @@ def test_a_custom_loop_that_runs_out_of_memory_is_explained_and_not_started_agai
     said = told(done.stderr).splitlines()
     assert said[5] == "memfit: out of memory in a loop that memfit cannot change"
     assert said[6].startswith(
-        "memfit: likely cause: a step, or what lies beside it, needs more than there is"
+        "memfit: likely cause: a step, or something else in memory, needs more than is available"
     )
     assert said[6].endswith("(the error above says what asked for memory)")
     assert "restart 1" not in done.stderr

@@ -85,10 +85,10 @@ def test_kills_and_crashes_cost_nothing_but_time(tmp_path: Path, monkeypatch: py
     assert [re.sub(position, "at its checkpoint", line) for line in lines] == [
         "SIGKILL in epoch 1, batch 9",
         "likely cause: kill -9 or a scheduler; the kernel counted no OOM kill",
-        "restart 1: goes on at its checkpoint",
+        "restart 1: continues at its checkpoint",
         "SIGSEGV in epoch 2, batch 6",
         "likely cause: a crash in native code (the lines above may say more)",
-        "restart 2: goes on at its checkpoint",
+        "restart 2: continues at its checkpoint",
     ]
     results = [
         json.loads((tmp_path / name / "result.json").read_text()) for name in ("undisturbed", "killed")
@@ -112,7 +112,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_command_that_goes_on_from_it(tmp_pat
     begun.send_signal(signal.SIGINT)
     _, errors = begun.communicate()
     assert begun.returncode == 130
-    assert "memfit: To go on: memfit run --resume train.py 3 --option" in errors
+    assert "memfit: To continue: memfit run --resume train.py 3 --option" in errors
     assert not (tmp_path / "result.json").exists()
 
     changed = subprocess.run(
@@ -166,11 +166,11 @@ def test_crashing_without_progress_ends_with_a_diagnosis(
     assert (
         lines[1]
         == lines[4]
-        == "likely cause: memory ran out, as TensorFlow's last lines say (see the lines above)"
+        == "likely cause: out of memory, according to TensorFlow's last lines (see the lines above)"
     )
-    from_beginning = "goes on from the beginning, as there was no checkpoint yet"
+    from_beginning = "continues from the beginning, as there was no checkpoint yet"
     assert lines[2] == f"restart 1 with a plan for less memory: {from_beginning}"
-    assert lines[6] == "SIGABRT before the training began, 3 times without getting further"
+    assert lines[6] == "SIGABRT before the training began, 3 times without progress"
     assert any("196 MiB" in line for line in lines[7:])
     assert capfd.readouterr().err.count("OOM when allocating") == 3  # the script's own lines pass through
 
@@ -230,7 +230,7 @@ def test_a_script_trains_where_nothing_can_be_told_of_it_and_sees_only_its_own_f
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout == "1\n"
     assert (
-        "memfit: Trained as stock Keras, because no plan could be made: The size of these batches"
+        "memfit: Trained as stock Keras, because no plan could be made: The batch size is not known"
         in done.stderr
     )
     told = done.stderr[done.stderr.index("Traceback") :].splitlines()

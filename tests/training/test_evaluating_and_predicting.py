@@ -95,7 +95,7 @@ def test_a_half_written_file_does_not_get_the_name_of_a_whole_one(
 def test_bad_input_is_refused(tagger: keras.Model, tmp_path: Path) -> None:
     with pytest.raises(memfit.InvalidInput, match=r"\.npy"):
         memfit.predict(tagger, IDS, out=tmp_path / "scores.csv")
-    with pytest.raises(memfit.InvalidInput, match="directory that exists"):
+    with pytest.raises(memfit.InvalidInput, match="existing directory"):
         memfit.predict(tagger, IDS, out=tmp_path / "nowhere" / "scores.npy")
     with pytest.raises(memfit.InvalidInput, match="at least 1"):
         memfit.evaluate(tagger, IDS, TARGETS, micro_batch=-3)

@@ -453,7 +453,7 @@ def test_a_shorter_last_batch_is_traced_once_for_any_size():
     [
         (lambda x, w: w * x, "returns a scalar loss"),
         (lambda x, w: "loss", "returns a scalar loss"),
-        (lambda x, w: tf.reduce_sum(x), "must be differentiable"),
+        (lambda x, w: tf.reduce_sum(x), "must depend on the given variables"),
         (lambda x, w: (w.assign(w * 2), tf.reduce_sum(w * x))[1], "but not change them"),
     ],
 )
@@ -467,5 +467,5 @@ def test_a_function_that_cannot_be_differentiated_is_refused_in_one_sentence(fun
 def test_variables_are_needed():
     with pytest.raises(memfit.InvalidInput, match="there are none"):
         memfit.gradients([])
-    with pytest.raises(memfit.InvalidInput, match="Gradients are those of variables"):
+    with pytest.raises(memfit.InvalidInput, match="takes Keras or TensorFlow variables"):
         memfit.gradients([1.0])

@@ -225,7 +225,7 @@ def _begin_again_and_again() -> tuple[str, int]:
 def test_a_watch_inside_of_a_watch_is_refused_in_a_sentence_and_a_failed_fit_ends_its_own() -> None:
     message, leaks = run_forked(_begin_again_and_again, TF_ENABLE_ONEDNN_OPTS="0")
     assert message.startswith(
-        "A watch cannot run inside of another: both would look at the same memory. Watch"
+        "A watch cannot run inside another one: both would watch the same memory. Watch"
     )
     assert leaks == 0
 

@@ -132,7 +132,7 @@ def test_a_plan_with_8_bit_moments_is_measured_as_predicted_and_hands_adam_back(
     assert eight == pytest.approx(0.254 * stock, rel=0.1)
     assert EIGHT_BIT in plan.recipe.changes
     assert str(plan.fidelity) == "precision"
-    assert "rounded to 8 bits while it trains" in repr(plan)
+    assert "in 8 bits during training" in repr(plan)
     assert memfit.Plan.from_json(plan.to_json()) == plan
     measured, losses, events, name, kinds = in_arena(train, plan, memory=int(1.3 * plan.memory))
     assert not events
@@ -160,7 +160,7 @@ def test_a_lever_is_for_its_optimizer_and_its_recipe_is_saved_and_undone(
 ) -> None:
     job = _job(optimizer)
     assert lever.why_not(job) is None
-    assert "it is for" in str(lever.why_not(_job(others)))
+    assert "works only with" in str(lever.why_not(_job(others)))
     assert str(lever.fidelity(job)) == fidelity
     (recipe,) = lever.offer(job, Recipe(), BATCH)
     assert lever.is_used(recipe)

@@ -117,5 +117,5 @@ def test_an_image_that_no_look_could_find_is_computed_tighter_and_the_others_are
     assert tight == [256]
     assert len(ours["recipes"]) == BATCHES
     says = [event["says"] for event in ours["events"]]
-    assert says[0] == "Planned for batches like the first one: a generator gives each batch only once."
+    assert says[0] == "Planned for batches like the first one: a generator yields each batch only once."
     assert "as are others of more than" in says[-1]

@@ -56,7 +56,7 @@ def test_everything_holds_where_it_does(monkeypatch):
     [
         ("measure_peaks", [80 * MIB], "80 MiB (+25.0%)"),
         ("measure_peaks", [120 * MIB, 125 * MIB], "120 MiB to 125 MiB (-16.7%)"),
-        ("measure_peaks", [0, 0], "this device's allocator does not count"),
+        ("measure_peaks", [0, 0], "this device's allocator does not count memory"),
         ("train_planned", trained(1 + 1e-7), "1 variables differ"),
         (
             "train_planned",
@@ -117,7 +117,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(monkeypat
     assert "--force" in capsys.readouterr().err
     assert file.read_text() == "mine"
     assert main(["verify", "--output", str(tmp_path / "no" / "folder.json")]) == 2
-    assert "folder that exists" in capsys.readouterr().err
+    assert "must exist" in capsys.readouterr().err
 
 
 def test_a_real_training_on_this_machine(monkeypatch):

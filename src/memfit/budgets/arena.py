@@ -24,7 +24,7 @@ def arena_environment(memory: int | str) -> dict[str, str]:
     """
     size = Size(memory)
     if size < _MIB:
-        raise InvalidInput("An arena has at least 1 MiB", received=str(size))
+        raise InvalidInput("An arena must have at least 1 MiB", received=str(size))
     return {**_SWITCHES, _CAP: str(size // _MIB)}
 
 

@@ -68,7 +68,7 @@ def _configure_arena(memory: _Limits, visible: Sequence[int] | None) -> None:
     total = host_memory().total
     size = Size(memory, of=total)
     if size > total:
-        raise InvalidInput(f"The arena lies in the host's memory, which is {total}", received=str(size))
+        raise InvalidInput(f"The arena must fit into the host's memory, which is {total}", received=str(size))
     os.environ.update(arena_environment(size))
 
 
@@ -88,7 +88,7 @@ def _configure_gpus(
     for index in chosen:
         if not limits and config.get_logical_device_configuration(devices[index]):
             raise InvalidInput(
-                f"GPU:{index} already has a fixed limit, and TensorFlow forbids growth beside it",
+                f"GPU:{index} already has a fixed limit, and TensorFlow forbids growth together with it",
                 remedy="Set the limit through memfit.configure(memory=...) only",
             )
     if is_initialised():
@@ -148,7 +148,9 @@ def _check_limits(memory: _Limits, chosen: list[int], count: int) -> dict[int, S
         total = known[index].total if index < len(known) else None
         limits[index] = Size(value, of=total)
         if limits[index] < 2**20:
-            raise InvalidInput(f"The limit of GPU:{index} is at least 1 MiB", received=str(limits[index]))
+            raise InvalidInput(
+                f"The limit of GPU:{index} must be at least 1 MiB", received=str(limits[index])
+            )
         if total is not None and limits[index] > total:
-            raise InvalidInput(f"GPU:{index} has {total} in all", received=str(limits[index]))
+            raise InvalidInput(f"GPU:{index} has {total} in total", received=str(limits[index]))
     return limits

@@ -140,7 +140,7 @@ def _read(file: Path) -> Specs:
         specs.target  # noqa: B018 - and so is a figure of the wrong kind
     except (OSError, ValueError, TypeError) as error:
         raise InvalidInput(
-            f"A GPU's file is TOML with the fields of memfit's own, and this one is not ({error})",
+            f"A GPU file must be TOML with the same fields as memfit's own files ({error})",
             received=str(file),
             remedy=f"Copy one from {_OWN} and change it",
         ) from error

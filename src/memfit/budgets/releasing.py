@@ -70,7 +70,7 @@ class Release(Shown):
             parts += ["", f"`{held.model}` ({held.size} of weights and optimizer state) is held by"]
             parts += [f"- {holder}" for holder in held.by or ("nothing that memfit can name",)]
         if not self.searched_all:
-            parts += ["", "There may be more: the search for what holds models was ended after its time."]
+            parts += ["", "There may be more: the search stopped at its time limit."]
         return "\n".join(parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def release(model: Any = None) -> Release:
         InvalidInput: If `model` is not a Keras model.
     """
     if model is not None and not _is_model(model):
-        raise InvalidInput("Only a Keras model can be looked for", received=type(model).__name__)
+        raise InvalidInput("memfit.release takes a Keras model", received=type(model).__name__)
     device = None
     if is_initialised():
         device = "GPU:0" if sys.modules["tensorflow"].config.list_physical_devices("GPU") else "CPU:0"

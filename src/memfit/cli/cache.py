@@ -1,11 +1,11 @@
-"""List or remove the disk caches of decoded images, and the estimates and plans that were made before.
+"""List or remove disk caches: decoded images, and earlier estimates and plans.
 
     memfit cache ls
     memfit cache rm KEY ...     # or --all; a cache in use is kept
 
-They are in $MEMFIT_CACHE, else in the user's cache folder. Images take at most $MEMFIT_CACHE_LIMIT (such as 50GiB),
-else half of what is free; the longest unused makes room for a new one. With MEMFIT_CACHE=0 estimates and plans are
-neither kept nor taken from there.
+They are in $MEMFIT_CACHE, or in the user's cache folder. Images take at most $MEMFIT_CACHE_LIMIT (such as
+50GiB), or half of the free disk space; the least recently used cache is removed first. MEMFIT_CACHE=0 turns off
+the cache of estimates and plans.
 """
 
 import argparse
@@ -21,10 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = actions.add_parser("ls", help="list the caches, the most recently used first")
     add_json(listing)
     removing = actions.add_parser("rm", help="remove caches")
-    removing.add_argument("keys", nargs="*", metavar="KEY", help="the caches' keys, or their first letters")
-    removing.add_argument("--all", action="store_true", help="remove all that no process uses")
+    removing.add_argument(
+        "keys", nargs="*", metavar="KEY", help="keys of the caches, or the beginning of a key"
+    )
+    removing.add_argument("--all", action="store_true", help="remove all caches that are not in use")
     for action in (listing, removing):
-        action.add_argument("--folder", type=Path, help="where the caches are, if not in the usual place")
+        action.add_argument("--folder", type=Path, help="the folder of the caches (default: the usual place)")
 
 
 def run(args: argparse.Namespace) -> int:

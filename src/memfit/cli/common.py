@@ -11,7 +11,7 @@ from memfit.planning.fidelity import Fidelity
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Declares `--json`."""
-    parser.add_argument("--json", action="store_true", help="print plain data for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_allow(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,8 @@ def add_allow(parser: argparse.ArgumentParser) -> None:
         "--allow",
         default=str(Fidelity.NEAR),
         choices=[str(fidelity) for fidelity in Fidelity],
-        help="the farthest a change may go (default: %(default)s)",
+        help="how far changes may go: exact (same mathematics), near (batch statistics over fewer samples), "
+        "precision (16-bit activations), model (default: %(default)s)",
     )
 
 
@@ -37,7 +38,7 @@ def refuse_to_overwrite(file: Path | None, force: bool) -> None:
         InvalidInput: If it exists and `force` is not set.
     """
     if file is not None and file.exists() and not force:
-        raise InvalidInput("The file exists", received=str(file), remedy="Overwrite it with --force")
+        raise InvalidInput("The file already exists", received=str(file), remedy="Overwrite it with --force")
 
 
 def print_json(data: Any) -> None:

@@ -5,7 +5,8 @@
     memfit compare main.json branch.json --fail-if-peak-grows 5%      # for CI
 
 Files are what `memfit estimate --json` and `memfit plan --output` write, or the record of a run. The exit code
-is 1 if the peak grows by more than --fail-if-peak-grows: the measured one where both have it, else the predicted.
+is 1 if the peak grows by more than --fail-if-peak-grows: the measured one where both have it, else the
+predicted.
 """
 
 import argparse

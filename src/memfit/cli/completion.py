@@ -1,4 +1,4 @@
-"""Print completions of commands and options for your shell.
+"""Print tab completion for your shell.
 
 memfit completion bash > ~/.local/share/bash-completion/completions/memfit
 memfit completion zsh > ~/.zsh/completions/_memfit     # a folder of your fpath
@@ -11,7 +11,7 @@ _SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("shell", choices=_SHELLS, help="the shell to print them for")
+    parser.add_argument("shell", choices=_SHELLS, help="your shell")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,9 +1,10 @@
-"""List the GPUs that a training can be estimated and planned for, with or without having one.
+"""List the GPUs that you can estimate and plan for, without having one.
 
     memfit devices
 
-Those with specifications can be compiled for: memfit estimate train.py --device "A100 40GB". Of the others only
-the memory is known. A file in the user's folder (shown at the end) adds a GPU.
+Use a name with --device: memfit estimate train.py --device "A100 40GB". For GPUs with specifications XLA's
+compiler can be asked (memfit[gpu-compiler]); of the others only the memory is known. To add a GPU, put a file
+into the folder that is shown at the end.
 """
 
 import argparse

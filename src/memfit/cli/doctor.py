@@ -1,4 +1,4 @@
-"""Show what memory there is, how TensorFlow will take it, and what is worth changing."""
+"""Show how much memory there is, how TensorFlow will use it, and what is worth changing."""
 
 import argparse
 

@@ -1,12 +1,12 @@
-"""Predict the peak memory of a training before it runs, and show what it is made of.
+"""Predict the peak memory of a training before it runs, and show where it goes.
 
     memfit estimate train.py --batch 64 --memory 8GiB      # runs the script up to its first fit(), and stops there
     memfit estimate model.keras --optimizer adam --batch 64 --device "RTX 3060"
 
-A few small steps are recorded in another process on this machine's CPU. For a device, with memfit[gpu-compiler]
-installed, the GPU's own compiler is asked instead, which needs no GPU. A script that trains in a loop of its own is
-measured over its first ten updates instead, in a process of its own. The exit code is 0 if the training fits into
-the memory or the device named, 1 if it does not.
+A few small steps are recorded in another process on this machine's CPU. With --device and memfit[gpu-compiler],
+XLA's compiler for that GPU is asked instead; it needs no GPU. A script with a custom training loop is run for
+ten updates and measured. The exit code is 0 if the training fits into the given memory or device, and 1 if it
+does not.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument("--memory", help="memory to fit into, such as 8GiB")
     parser.add_argument("--device", help='a GPU to fit into, such as "RTX 3060"')
-    parser.add_argument("--phases", action="store_true", help="also predict validation and prediction")
+    parser.add_argument("--phases", action="store_true", help="also estimate validation and prediction")
     add_json(parser)
     add_output(parser, "--html", "write the timeline of a step as an HTML file")
 
@@ -68,7 +68,7 @@ def _measure_loop(args: argparse.Namespace, memory: int | None) -> int:
     from memfit.reporting.console import show_progress
     from memfit.survival.measured_loop import measure_loop
 
-    with show_progress("It trains in a loop of its own: running its first updates"):
+    with show_progress("It trains in a custom loop: running its first updates"):
         measured = measure_loop(Path(args.target), args.arguments, quiet=True)
     fits = memory is None or measured.peak <= memory
     if args.json:

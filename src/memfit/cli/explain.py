@@ -1,10 +1,10 @@
-"""Explain an out-of-memory error: what ran out, who asked, what held the memory, what would help.
+"""Explain an out-of-memory error: what ran out, which layer asked, what held the memory, what would help.
 
-Reads the log of a run, or a traceback, from a file or from the standard input:
+Reads a log or a traceback from a file or from standard input:
 
     python train.py 2>&1 | tee log.txt; memfit explain log.txt
 
-The exit code is 0 when the text could be explained, 1 when memfit does not know it, 2 for wrong usage.
+The exit code is 0 if the text could be explained, 1 if memfit does not recognise it, 2 for wrong usage.
 """
 
 import argparse
@@ -17,9 +17,7 @@ from memfit.errors import InvalidInput
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument(
-        "log", nargs="?", default="-", help="the log; without it, or with -, the standard input"
-    )
+    parser.add_argument("log", nargs="?", default="-", help="the log file (default: standard input)")
     add_json(parser)
 
 

@@ -1,11 +1,11 @@
-"""Say what in a script's tf.data pipelines costs memory, time or data, without training.
+"""Find mistakes in a script's tf.data pipelines that cost memory, time or data, without training.
 
-The script runs up to its first fit(); the datasets that fit() would receive are read, not iterated.
+The script runs up to its first fit(). The datasets' graphs are read; no data is.
 
     memfit lint train.py
-    memfit lint --host 16GiB train.py --epochs 3       # arguments behind the script are the script's
+    memfit lint --host 16GiB train.py --epochs 3       # arguments after the script are the script's own
 
-The exit code is 0 when there is nothing to change, 1 when there are findings, 2 for wrong usage.
+The exit code is 0 if nothing was found, 1 if there are findings, 2 for wrong usage.
 """
 
 import argparse
@@ -17,10 +17,8 @@ from memfit.cli.common import add_json, print_json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument(
-        "--host", help="judge by a host of this much memory, such as 16GiB, instead of this one"
-    )
-    parser.add_argument("--batch-memory", help="the bytes of one batch, where shapes do not say")
+    parser.add_argument("--host", help="assume a host with this much memory, such as 16GiB")
+    parser.add_argument("--batch-memory", help="the size of one batch, if the shapes are not known")
     add_json(parser)
     parser.add_argument("script", help="the training script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")

@@ -1,4 +1,4 @@
-"""memfit fits Keras 3 / TensorFlow training into the memory there is."""
+"""memfit makes Keras training fit into your GPU's memory."""
 
 import argparse
 import os
@@ -69,7 +69,7 @@ def _parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespa
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of the whole command line."""
     parser = argparse.ArgumentParser(
-        prog="memfit", description=__doc__, epilog="memfit COMMAND --help says more about each."
+        prog="memfit", description=__doc__, epilog="memfit COMMAND --help shows the options of a command."
     )
     parser.add_argument("--version", action="version", version=f"memfit {memfit.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")

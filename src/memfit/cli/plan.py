@@ -1,10 +1,11 @@
-"""Choose what to change so that a training fits: the most faithful levers, and of those the fastest.
+"""Find the smallest changes that make a training fit: gradient accumulation, activation checkpointing, and others.
 
     memfit plan train.py --memory 8GiB                 # runs the script up to its first fit(), and plans for it
     memfit plan model.keras --batch 256 --device "RTX 3060" --allow near
-    memfit plan model.keras --batch 2048 --ranks 8 --device "A100 40GB"    # 8 devices, each its share of a batch
+    memfit plan model.keras --batch 2048 --ranks 8 --device "A100 40GB"    # 8 devices, each with 1/8 of a batch
 
-The exit code is 0 if there is a plan, 1 if nothing that is allowed fits.
+The most faithful plan wins, and of equally faithful ones the fastest; --allow says how far it may go. The exit
+code is 0 if there is a plan, and 1 if nothing allowed fits.
 """
 
 import argparse
@@ -16,14 +17,14 @@ from memfit.cli.target import add_target, failures_of, target
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     add_target(parser)
-    parser.add_argument("--memory", help="memory to fit into, such as 8GiB (default: what is free here)")
+    parser.add_argument("--memory", help="memory to fit into, such as 8GiB (default: what is free)")
     parser.add_argument("--device", help='a GPU to fit into, such as "RTX 3060"')
     parser.add_argument(
         "--ranks",
         type=int,
         default=1,
         metavar="N",
-        help="devices that train together, each a share of the batch",
+        help="number of devices that train together, each with its part of the batch",
     )
     parser.add_argument(
         "--shard-optimizer",

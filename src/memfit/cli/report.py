@@ -3,7 +3,7 @@
     memfit report                      # the last run
     memfit report 3fa9 --output run.html
 
-`memfit runs` lists the runs there are.
+`memfit runs` lists the runs.
 """
 
 import argparse
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         nargs="?",
         default="last",
-        help="its id, `last`, `last-1`, or a record's file",
+        help="its id, `last`, `last-1`, or the file of its record (default: last)",
     )
     add_output(parser, "--output", "the file to write (default: memfit-report-ID.html)")
 

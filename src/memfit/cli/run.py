@@ -1,17 +1,17 @@
-"""Run a training script that knows nothing of memfit: it fits into the memory, and survives its own death.
+"""Run any Keras training script, unchanged: make it fit into memory, and restart it at its batch if it dies.
 
     memfit run --memory 8GiB train.py --epochs 20
     memfit run --resume train.py --epochs 20
     memfit run --ranks 4 train.py
 
-Calls of fit(), evaluate() and predict() go through memfit. Before each fit() it says what is planned, at the end
-what came of it. When the process dies (out of memory, SIGKILL, a crash in a kernel), it is started again and goes
-on at the batch it was at. Ctrl-C ends it after the batch, with a checkpoint in .memfit/ of the current directory; a
-run that reaches its end removes what it kept there. A loop without fit() is measured, not changed. What memfit says
-goes to the error stream; the exit code is the script's.
+Calls of fit(), evaluate() and predict() go through memfit. The plan is printed before each fit(), the result at
+the end, both on standard error. If the process dies (out of memory, SIGKILL, a crash in a kernel), it is
+restarted and continues at the same batch. Ctrl-C stops it after the current batch with a checkpoint in .memfit/
+of the current directory; a completed run removes its checkpoints. A loop without fit() is measured, not
+changed. The exit code is the script's.
 
-With --ranks the script runs in several processes, one for each GPU, which train as one large device would. Under
-TF_CONFIG or Slurm's srun a process joins the job that it belongs to; with --ray a Ray cluster runs the ranks.
+With --ranks the script runs in several processes, one per GPU, which together train as one large device would.
+Under TF_CONFIG or Slurm's srun a process joins its job; with --ray a Ray cluster runs the processes.
 """
 
 import argparse
@@ -29,41 +29,40 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("--memory", help="what each fit() may take, such as 8GiB (default: what is free)")
+    parser.add_argument("--memory", help="memory for each fit(), such as 8GiB (default: what is free)")
     add_allow(parser)
     parser.add_argument(
-        "--ranks", type=int, default=1, metavar="N", help="train on N devices of this machine together"
+        "--ranks", type=int, default=1, metavar="N", help="train on N devices of this machine"
     )
     parser.add_argument(
-        "--ray", action="store_true", help="let a Ray cluster run the ranks (pip install 'memfit[ray]')"
+        "--ray", action="store_true", help="run the ranks on a Ray cluster (pip install 'memfit[ray]')"
     )
     parser.add_argument(
         "--elastic",
         action="store_true",
-        help="go on with fewer ranks where one cannot be started again",
+        help="continue with fewer ranks if one cannot be restarted",
     )
     parser.add_argument(
         "--shard-optimizer",
         action="store_true",
-        help="each rank may keep a part of the optimizer's state, where that is needed; a lost rank then costs the "
-        "epoch",
+        help="let each rank keep a part of the optimizer state if needed; losing a rank then costs the epoch",
     )
-    parser.add_argument("--resume", action="store_true", help="go on where an earlier run was stopped")
+    parser.add_argument("--resume", action="store_true", help="continue an earlier run that was stopped")
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="end where memfit itself fails, instead of training without a plan",
+        help="stop if planning fails, instead of training without a plan",
     )
     parser.add_argument(
         "--watch",
         action="store_true",
-        help="look for memory that grows steadily; say at the end what holds it",
+        help="look for memory leaks, and print them at the end",
     )
-    parser.add_argument("--quiet", action="store_true", help="say only what goes wrong")
+    parser.add_argument("--quiet", action="store_true", help="print only problems")
     parser.add_argument(
         "--json",
         action="store_true",
-        help="as --quiet, and one line of JSON on the standard output when the script has ended",
+        help="like --quiet, and print one line of JSON on standard output at the end",
     )
     parser.add_argument("script", help="the training script")
     parser.add_argument(

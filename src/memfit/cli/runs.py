@@ -1,9 +1,9 @@
-"""List the trainings that memfit has run, the newest first: what was predicted, what was measured, how each ended.
+"""List past trainings, newest first: predicted and measured peaks, and how each ended.
 
     memfit runs
 
-Every fit() under memfit.fit or memfit run leaves a record, a small JSON file in $MEMFIT_RUNS, else in the user's
-cache folder. The newest 200 are kept; with MEMFIT_RUNS=0 none are.
+Every fit() under memfit.fit or memfit run leaves a record: a small JSON file in $MEMFIT_RUNS, or in the user's
+cache folder. The newest 200 are kept. MEMFIT_RUNS=0 turns records off.
 """
 
 import argparse

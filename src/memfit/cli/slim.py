@@ -1,12 +1,12 @@
-"""Compare smaller networks for the same job: what each takes in training, and how close to the original it is.
+"""Compare smaller networks for the same job: training memory of each, and how close it is to the original.
 
     memfit slim train.py --memory 4GiB                     # runs the script up to its first fit(), and stops there
     memfit slim model.keras --batch 64 --device "RTX 3060"
     memfit slim model.keras --variant narrow --amount 0.5 --output narrow.keras
 
-Every variant is built from the model's own weights. The training steps of as many as a minute allows are recorded,
-the others are predicted from their layers' shapes. With --variant and --output one of them is written. The exit
-code is 0 if something fits into the memory or the device named, 1 if nothing does.
+Every variant is built from the model's own weights. As many training steps are recorded as fit into a minute;
+the others are predicted from layer shapes. --variant and --output write one variant. The exit code is 0 if
+something fits into the given memory or device, and 1 if nothing does.
 """
 
 import argparse
@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument("--memory", help="memory to fit into, such as 4GiB")
     parser.add_argument("--device", help='a GPU to fit into, such as "RTX 3060"')
-    parser.add_argument("--variant", help='make this one, such as "narrow" or "narrow + mixed precision"')
-    parser.add_argument("--amount", type=float, help="how far the variant goes (each has its own default)")
+    parser.add_argument("--variant", help='build one variant, such as "narrow" or "narrow + mixed precision"')
+    parser.add_argument("--amount", type=float, help="the strength of the variant (each has its own default)")
     add_output(parser, "--output", "save the variant as a Keras model (.keras)")
     add_json(parser)
 
@@ -59,7 +59,7 @@ def _check(args: argparse.Namespace) -> None:
         Size(args.memory)  # what is no size is refused before the model is built
     if args.variant is None and (args.output is not None or args.amount is not None):
         raise InvalidInput(
-            "An amount and a file belong to one variant", remedy='Name it, such as --variant "narrow"'
+            "--amount and --output need --variant", remedy='Name it, such as --variant "narrow"'
         )
     if args.variant is not None:
         find_variant(args.variant).read_amount(args.amount)

@@ -17,7 +17,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("arguments", nargs="*", metavar="ARG", help="arguments of the script, after --")
     parser.add_argument(
-        "--batch", type=int, help="samples in a step (default: what the script's fit() says, or 32)"
+        "--batch", type=int, help="the batch size (default: that of the script's fit(), or 32)"
     )
     parser.add_argument("--optimizer", help="compile a saved model with this optimizer")
 
@@ -53,7 +53,7 @@ def failures_of(file: str) -> Iterator[None]:
         raise InvalidInput(
             str(error),
             received=file,
-            remedy="See whether it trains without memfit; memfit.estimate in the script gives the whole traceback",
+            remedy="Check that it trains without memfit; memfit.estimate in the script gives the whole traceback",
         ) from error
 
 
@@ -82,7 +82,7 @@ def _loaded(path: Path, optimizer: str | None) -> Any:
             ) from error
     elif not model.compiled:
         raise InvalidInput(
-            "A saved model that was not compiled does not say its optimizer",
+            "The saved model is not compiled, so its optimizer is not known",
             received=str(path),
             remedy="Name one with --optimizer adam",
         )

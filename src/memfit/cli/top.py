@@ -1,10 +1,10 @@
-"""Watch what trains on this machine: memory of devices, host and cgroup, progress, predicted against measured.
+"""Watch trainings on this machine, live: device and host memory, progress, predicted against measured.
 
     memfit top             # live; q quits
-    memfit top --once      # one look
-    memfit top --json      # one look, for programs
+    memfit top --once      # print once
+    memfit top --json      # print once, as JSON
 
-memfit's own runs are found by their records; other processes on GPUs are those that the driver reports.
+memfit's own trainings are found by their records; other processes on GPUs are reported by the driver.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from memfit.cli.common import add_json, print_json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("--once", action="store_true", help="look once instead of watching")
+    parser.add_argument("--once", action="store_true", help="print once instead of live")
     add_json(parser)
 
 

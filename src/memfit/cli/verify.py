@@ -1,10 +1,10 @@
-"""Try on this machine what memfit promises: four small trainings, two to three minutes.
+"""Check memfit's promises on this machine: four small trainings, two to three minutes.
 
-    memfit verify                      # writes memfit-verify.json as well, to attach to a bug report
+    memfit verify                      # also writes memfit-verify.json, to attach to a bug report
 
-It runs on the GPU that is here, or in an arena on the CPU: predicted against measured peaks, an exact plan against
-stock Keras bit by bit, an out-of-memory that is undone, and the speed of a job that fits. The exit code is 0 if all
-of it holds, and 1 if something does not.
+It runs on the first GPU, or in an arena on the CPU. It compares predicted with measured peaks and an exact plan
+with stock Keras, bit by bit; rolls back an out-of-memory error; and times a job that fits. The exit code is 0
+if all checks pass, and 1 otherwise.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     file = args.output or _FILE
     if not os.access(file.parent, os.W_OK):
         raise InvalidInput(
-            "The figures are written to a folder that exists and can be written to",
+            "The folder for the figures must exist and be writable",
             received=str(file),
             remedy="Name another file with --output",
         )
@@ -46,5 +46,5 @@ def run(args: argparse.Namespace) -> int:
     print(verification)
     print(f"figures written to {file}")
     if not verification.passed:
-        print("something does not hold here: please report it, with that file")
+        print("some checks failed: please report it, and attach that file")
     return 0 if verification.passed else 1

@@ -22,8 +22,8 @@ def warn_of_unsupported_versions() -> None:
     installed = " and ".join(f"{name} {installed_version(name)}" for name in unsupported)
     wanted = " ".join(f"'{name.lower()}>={SUPPORTED[name][0]},<{SUPPORTED[name][1]}'" for name in unsupported)
     warnings.warn(
-        f"memfit was not tested with {installed}, and uses private names that may be gone there: "
-        f"pip install {wanted}",
+        f"memfit was not tested with {installed}, and uses private APIs that may differ there. "
+        f"Install a tested version: pip install {wanted}",
         UserWarning,
         stacklevel=2,
     )

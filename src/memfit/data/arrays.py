@@ -52,7 +52,8 @@ def arrays(
     Example:
         >>> import numpy as np
         >>> dataset = arrays(np.zeros((10, 3)), np.arange(10), batch_size=4)
-        >>> [(a.shape, b.numpy().tolist()) for a, b in dataset][2]
+        >>> *_, (inputs, targets) = dataset
+        >>> inputs.shape, targets.numpy().tolist()
         (TensorShape([2, 3]), [8, 9])
     """
     structure = tf.nest.map_structure(_sliceable, _element(x, y, sample_weight))
@@ -100,7 +101,7 @@ def arrays(
 def _element(x: Any, y: Any, sample_weight: Any) -> Any:
     """What one batch looks like to Keras: `x`, `(x, y)` or `(x, y, sample_weight)`."""
     if y is None and sample_weight is not None:
-        raise InvalidInput("Sample weights weigh targets: they need y", received="y=None")
+        raise InvalidInput("Sample weights need targets: pass y too", received="y=None")
     # tf.data takes a list for one tensor.
     x, y, sample_weight = keras.tree.lists_to_tuples((x, y, sample_weight))
     if sample_weight is not None:
@@ -117,7 +118,7 @@ def _sliceable(array: Any) -> Any:
         array = np.asarray(array)
     if isinstance(array, np.ndarray) or np.dtype(array.dtype).kind != "O":
         return array
-    raise InvalidInput("Arrays hold numbers or text, not Python objects", received=array)
+    raise InvalidInput("Arrays must hold numbers or text, not Python objects", received=array)
 
 
 def _common_length(flat: list[Any]) -> int:
@@ -125,7 +126,7 @@ def _common_length(flat: list[Any]) -> int:
     if len(lengths) != 1 or 0 in lengths:
         shapes = ", ".join(str(tuple(array.shape)) for array in flat)
         raise InvalidInput(
-            "All arrays have the same number of rows, at least one", received=f"shapes {shapes}"
+            "All arrays must have the same number of rows, at least one", received=f"shapes {shapes}"
         )
     return lengths.pop()
 

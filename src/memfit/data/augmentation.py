@@ -72,7 +72,7 @@ def _step(augmentation: Any, shape: tuple[int, ...]) -> Step:
         return _layer_step(augmentation)
     if not callable(augmentation):
         raise InvalidInput(
-            "An augmentation is a Keras layer, a function of one image, or an Albumentations-style callable",
+            "An augmentation must be a Keras layer, a function of one image, or an Albumentations-style callable",
             received=augmentation,
         )
     return _function_step(augmentation, shape)
@@ -156,14 +156,14 @@ def _as_image(result: Any, function: Any) -> Any:
     image = np.asarray(result)
     if image.ndim != 3:
         raise InvalidInput(
-            "An augmentation returns one image of three dimensions",
+            "An augmentation must return one image with three dimensions",
             received=f"shape {image.shape} from {function!r}",
         )
     if image.dtype == np.uint8:
         return image
     if image.dtype.kind == "f" and image.size and image.max() <= 1.0 and image.min() >= 0.0:
         raise InvalidInput(
-            "An augmentation returns an image of 0 to 255, like the one it was given",
+            "An augmentation must return an image from 0 to 255, like its input",
             received=f"values from {image.min():g} to {image.max():g} from {function!r}",
             remedy="Leave scaling to the model: keras.layers.Rescaling(1 / 255)",
         )

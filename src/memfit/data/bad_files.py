@@ -55,7 +55,7 @@ class BadFiles:
                 raise InvalidInput(f"Every file must be an image: {path} {reason}", remedy=_REMEDY)
             self.reasons[path] = reason
             if self.policy == "report":
-                warnings.warn(f"Left out: {path} {reason}.", stacklevel=2)
+                warnings.warn(f"Skipped: {path} {reason}.", stacklevel=2)
 
 
 def explain(path: str, size: tuple[int, int], channels: int, most_pixels: int) -> str:

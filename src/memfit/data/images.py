@@ -49,7 +49,7 @@ def images(
         size: Height and width to resize to.
         batch_size: Images in a batch; the last one of an epoch may be smaller.
         channels: 3 for colour, 1 for grey.
-        validation_split: The share of images for validation; None: one dataset.
+        validation_split: The fraction of images for validation; None: one dataset.
         shuffle: Whether every epoch of training has its own random order.
         seed: What the order, the split and the augmentation are drawn from.
         augment: Keras preprocessing layers, functions of one NumPy image (with `rng=` if they take it), or

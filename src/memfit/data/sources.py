@@ -84,7 +84,7 @@ def _images_below(folder: Path) -> list[str]:
 def _from_table(head: Sequence[str], rows: list[list[Any]], base: Path, labels: Any) -> Files:
     """The column of paths and, unless labels are given, all others as labels."""
     if not head or not rows:
-        raise InvalidInput("A table of images has a line of column names and at least one row")
+        raise InvalidInput("A table of images needs a line of column names and at least one row")
     column = next((i for i, name in enumerate(head) if name.lower() in _PATH_COLUMNS), 0)
     paths = [str(base / str(row[column])) for row in rows]
     others = [i for i in range(len(head)) if i != column]
@@ -163,7 +163,7 @@ def _are_texts(values: Iterable[Any]) -> bool:
 def split(count: int, fraction: float, seed: int) -> tuple[Any, Any]:
     """Returns the numbers of the images for training and for validation, drawn at random by the seed."""
     if not 0 < fraction < 1:
-        raise InvalidInput("validation_split lies between 0 and 1", received=fraction)
+        raise InvalidInput("validation_split must be between 0 and 1", received=fraction)
     held_out = round(count * fraction)
     if not 0 < held_out < count:
         raise InvalidInput(

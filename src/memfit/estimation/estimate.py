@@ -189,12 +189,12 @@ class Estimate(Shown):
         waiting = self.waiting.at(self.batch_size)
         if not waiting:
             return []
-        return [f"fit holds {Size(waiting)} beside it in its input pipeline: {self.needed} in all"]
+        return [f"fit holds {Size(waiting)} in its input pipeline as well: {self.needed} in total"]
 
     def _other(self, phase: str) -> "Estimate":
         if self.others is None:
             raise InvalidInput(
-                "Only the estimate of the training leads to the other phases", received=self.phase
+                "Only an estimate of training has `validate` and `predict`", received=self.phase
             )
         return replace(self.others(phase), batch_size=self.batch_size)
 
@@ -232,7 +232,7 @@ class Estimate(Shown):
             [
                 f"Estimate: {self.phase}, batch {self.batch_size}{where}: {peak}",
                 "",
-                table([*rows, ["together", self.peak, "100%"]], right=[1, 2]),
+                table([*rows, ["total", self.peak, "100%"]], right=[1, 2]),
                 "",
                 *self.prediction.remarks,
                 *self._describe_waiting(),

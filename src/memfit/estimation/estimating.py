@@ -62,7 +62,9 @@ def estimate(
         of_function: Estimate = model.estimate_call(batch_size, *more)
         return of_function
     if more:
-        raise InvalidInput("A model is estimated for one batch size", received=f"{1 + len(more)} arguments")
+        raise InvalidInput(
+            "memfit.estimate takes one batch size for a model", received=f"{1 + len(more)} arguments"
+        )
     card = find_gpu(device)
     shapes = look_where_needed(model, data, batch_size)
     if shapes is None:

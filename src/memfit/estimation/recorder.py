@@ -189,7 +189,7 @@ def _describe(recording: Recording) -> str:
     sizes = ", ".join(map(str, recording.batches))
     compiled = "".join(
         f", compiled by XLA for batch {step.batch}"
-        + (f" because the batch asked about did not compile {step.failure}" if step.failure else "")
+        + (f" because the batch in question did not compile {step.failure}" if step.failure else "")
         for step in recording.compiled
     )
     return (

@@ -81,7 +81,7 @@ def look_where_needed(
         return None
     shapes = look_at_shapes(data, careful=careful)
     if not shapes.seen:
-        raise InvalidInput("There must be at least one batch to look at", received="no batch")
+        raise InvalidInput("The data must have at least one batch", received="no batch")
     return shapes
 
 
@@ -116,7 +116,7 @@ def batch_size_of(data: Any, batch_size: int | None) -> int:
         known = dataset_batch_size(data) if keras_data.is_dataset(data) else int(_leading(data[0]))
     if known is None:
         raise InvalidInput(
-            "`batch_size` can be left out only where the data comes in batches", remedy="Give batch_size="
+            "`batch_size` can be left out only where the data comes in batches", remedy="Pass batch_size="
         )
     return known
 

@@ -107,7 +107,7 @@ class Explanation:
         elif self.in_use is not None:
             parts.append(f"{self.in_use} in use")
         elif self.limit is not None:
-            parts.append(f"{self.limit} in all")
+            parts.append(f"{self.limit} in total")
         if self.ran_out == "block" and self.largest_free is not None:
             parts.append(f"{self.largest_free} in the largest piece")
         if self.wasted is not None and self.in_use and self.wasted >= _WORTH_SAYING * self.in_use:

@@ -137,7 +137,7 @@ def _judge_failure(failure: Failure | None, where: str, request: Request | None)
         return "device", cause, "not enough was free"
     if failure.requested > failure.limit:
         cause = "too large" if cause == "device" else cause
-        return "device", cause, "more than all there is was asked for at once"
+        return "device", cause, "a single request is larger than all of the memory"
     if failure.free is not None and failure.requested <= failure.free:
         if failure.largest_free is not None and failure.largest_free >= failure.requested:
             # The allocator had a piece, or room to take one, and still failed: the device refused it.
@@ -171,7 +171,7 @@ def _judge_symptom(text: str, *, keras_3: bool) -> Explanation:
     symptom_and_bytes = find_symptom(text)
     if symptom_and_bytes is None:
         return Explanation(
-            "unknown", "unknown", "this text does not say that memory ran out in a way memfit knows"
+            "unknown", "unknown", "memfit does not recognise an out-of-memory error in this text"
         )
     symptom, requested = symptom_and_bytes
     ran_out = {"none": "nothing", "unsure": "unknown"}.get(symptom.where, symptom.where)

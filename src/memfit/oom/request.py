@@ -89,7 +89,7 @@ _PHASES = {
     "validation": "in validation",
     "prediction": "in prediction",
     "data": "in the input pipeline",
-    "building": "while the weights were made",
+    "building": "while the weights were created",
     "step": "the whole step, which XLA runs as one program",
 }
 

@@ -1,4 +1,4 @@
-"""Optimizers of Keras that keep less: drop-in ones for `model.compile`."""
+"""Drop-in optimizers with less state than Keras's."""
 
 from memfit.optimizers.adafactor import Adafactor
 from memfit.optimizers.adam8bit import Adam8bit

@@ -13,11 +13,9 @@ class Adafactor(keras.optimizers.Adafactor):
     """Keras's Adafactor, bit by bit, without its `velocity` for matrices and kernels.
 
     Adafactor keeps a row and a column factor of every matrix instead of a second moment. Keras's computes the
-    moment from the factors in every step, and keeps it until the next step computes it anew: as much as SGD's
-    momentum takes. Here it is let go of. Vectors have no factors, and keep their moments.
-
-    Args:
-        **kwargs: Those of `keras.optimizers.Adafactor`.
+    moment from the factors in every step, and keeps it until the next step computes it again: as much as SGD's
+    momentum takes. Here it is freed. Vectors have no factors, and keep their moments. It takes the arguments of
+    `keras.optimizers.Adafactor`.
 
     Example:
         >>> import keras, memfit

@@ -61,7 +61,7 @@ def list_rows(
     recipe: Recipe,
     batch_size: int,
     facts: Recordings,
-    unused: str = "other levers are enough, and more faithful or faster",
+    unused: str = "not needed: the levers above are enough, and more faithful or faster",
 ) -> tuple[LeverRow, ...]:
     """Says what became of each lever.
 

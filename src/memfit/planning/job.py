@@ -122,7 +122,7 @@ class Job:
             choices = find_choices(self.model, self.reference_batch, self._input_specs(), compiled=compiled)
         except InvalidInput as error:
             return (), str(error)
-        return choices, None if choices else "no tensor of this network is worth computing again"
+        return choices, None if choices else "no activation of this network is worth recomputing"
 
     @cached_property
     def outputs_differ(self) -> str | None:
@@ -130,7 +130,7 @@ class Job:
         try:
             batch = self._make_samples()
         except CannotTell as error:
-            return f"it could not be tried in parts ({error})"
+            return f"it could not be tried in micro-batches ({error})"
         return find_difference(self.model, batch[0] if isinstance(batch, tuple) else batch)
 
     @cached_property
@@ -142,7 +142,7 @@ class Job:
         try:
             return find_loss_difference(self.model, data if _has_samples(data) else self._make_samples())
         except CannotTell as error:
-            return f"its loss could not be tried in parts ({error})"
+            return f"its loss could not be tried in micro-batches ({error})"
 
     def _make_samples(self) -> Any:
         return mapped(vary_whole_numbers, self.spec.batch(TRIED_SAMPLES))
@@ -153,7 +153,7 @@ class Job:
             choices = find_choices_of_step(self.model.train_step, spec, self.reference_batch)
         except Exception as error:  # whatever a user's step raises when it is traced by itself
             return (), f"its custom train_step could not be traced: {in_one_line(error)}"
-        return choices, None if choices else "no tensor of its custom train_step is worth computing again"
+        return choices, None if choices else "no activation of its custom train_step is worth recomputing"
 
     def _input_specs(self) -> Any:
         """Tensor specs of the inputs; None where the model tells them itself."""

@@ -85,7 +85,7 @@ class LossJob(Job):
             )
         except InvalidInput as error:
             return (), str(error)
-        return choices, None if choices else "no tensor of this function is worth computing again"
+        return choices, None if choices else "no activation of this function is worth recomputing"
 
     def build(self, recipe: Recipe | None) -> Build | None:
         """Returns what builds the step of a recipe on the copy that is recorded."""
@@ -112,7 +112,7 @@ def plan_loss(job: LossJob, beside: int, reason: str) -> Plan:
     """
     if beside >= job.memory:
         raise InvalidInput(
-            f"Weights, optimizer state and whatever else is in the memory take {Size(beside)} alone",
+            f"Weights, optimizer state and everything else in memory already take {Size(beside)}",
             received=f"memory={job.memory}",
             remedy="Give more memory, or use a smaller network",
         )
@@ -121,7 +121,7 @@ def plan_loss(job: LossJob, beside: int, reason: str) -> Plan:
     except DoesNotFit as error:
         if not beside:
             raise
-        story = f"{error} That is without {Size(beside)} of the {job.memory} that are {reason}."
+        story = f"{error} Of the {job.memory}, {Size(beside)} are not available to it ({reason})."
         needed = Size(error.smallest_memory + beside)
         raise DoesNotFit(story, needed, error.largest_batch, error.fidelity) from None
     if not beside:
@@ -131,7 +131,7 @@ def plan_loss(job: LossJob, beside: int, reason: str) -> Plan:
         memory=job.memory,
         stock=Size(made.stock + beside),
         predicted=Size(made.predicted + beside),
-        source=f"{made.source}; {Size(beside)} beside it ({reason})",
+        source=f"{made.source}; and {Size(beside)} more ({reason})",
     )
 
 
@@ -147,9 +147,7 @@ def spec_of_call(loss: Any, tensors: Any) -> Spec:
     for tensor, has in zip(tensors, loss.call.has_samples, strict=True):
         shape = tuple(tensor.shape)[1:] if has else tuple(tensor.shape)
         if None in shape:
-            raise InvalidInput(
-                "Every dimension but that of the samples must be known", received=tuple(tensor.shape)
-            )
+            raise InvalidInput("Every dimension except the batch must be known", received=tuple(tensor.shape))
         leaves.append(Leaf(shape, tensor.dtype.name, has))
     return Spec(tuple(leaves))
 

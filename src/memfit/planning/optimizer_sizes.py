@@ -102,6 +102,6 @@ def _copy(optimizer: Any) -> Any:
         return optimizer(name="copy") if is_class else type(optimizer).from_config(optimizer.get_config())
     except Exception as error:  # whatever the constructor of a custom optimizer raises
         raise CannotTell(
-            f"{type(optimizer).__name__} cannot be copied to see what it keeps ({in_one_line(error)})",
+            f"{type(optimizer).__name__} cannot be copied to count its state ({in_one_line(error)})",
             remedy="Give it a get_config() with the arguments of its constructor",
         ) from error

@@ -64,13 +64,13 @@ def plan(
         allow: The farthest that the plan may go: "exact", "near", "precision" or "model".
         data: An example of the training data (or the dataset), where the model does not tell its inputs. A dataset
             whose batches have several shapes is looked through, for at most 10 s: the plan is for its worst batch,
-            and smaller ones are computed in a looser recipe where they fit in it.
+            and smaller ones are computed as usual where they fit.
         validation_batch_size: Samples in a validation batch; None where there is no validation.
         device: A GPU to plan for, such as "RTX 4090", which need not be there; the GPU of this machine, if there is
             one, unless told. With memfit[gpu-compiler] installed its own compiler's figures are used. Its memory is
             taken where `memory` is None.
-        ranks: How many processes train together, each on a device of its own. Batches are those of all of them;
-            the plan is for the largest share of one, and counts what adding up the gradients takes.
+        ranks: How many processes train together, each on its own device. Batches are those of all of them;
+            the plan is for the largest part of one, and counts what adding up the gradients takes.
         shard_optimizer: Whether each of them may keep a part of the optimizer's state, where that is needed.
 
     Returns:
@@ -230,7 +230,7 @@ def _name_step(job: Job, recipe: Recipe | None, batch_size: int) -> str:
 def _check(model: Any, batch_size: Any) -> None:
     if not getattr(model, "compiled", False):
         raise InvalidInput(
-            "A plan is made for a compiled model: the optimizer and the loss take memory too",
+            "A model must be compiled to be planned for: the optimizer and the loss take memory too",
             received=type(model).__name__,
             remedy="Call model.compile(...) first",
         )

@@ -41,7 +41,7 @@ def refuse(recordings: Recordings) -> DoesNotFit:
     each = f" on each of {job.ranks} ranks" if job.ranks > 1 else ""
     parts = [
         f"Batch {batch_size}{each} does not fit into {job.all_memory}{changes}.",
-        f"The smallest memory that would do is {smallest}" + ("." if one_size else ";"),
+        f"The smallest memory that would be enough is {smallest}" + ("." if one_size else ";"),
     ]
     if not one_size:
         size = f"the largest batch that fits {job.all_memory} is {largest}{each}."

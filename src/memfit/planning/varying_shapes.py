@@ -71,7 +71,7 @@ def _find_ordinary(
             break
         middle = (low + high) // 2 if tried else high - 1  # mostly, only the worst stands out
         job = of(cuts[middle])
-        _progress.info("do batches of %s fit as they are?", cuts[middle])
+        _progress.info("checking whether batches of %s fit as they are", cuts[middle])
         if estimate(job).fits(job.memory):
             low = middle
         else:

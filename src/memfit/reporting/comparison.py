@@ -36,7 +36,7 @@ def tell_peak(compared: Comparison) -> str:
     """Returns what became of the peak, as a sentence."""
     peak = compared.peak
     if peak is None:
-        return "The peaks cannot be compared: one is measured or predicted where the other is not."
+        return "The peaks cannot be compared: both have to be measured, or both predicted."
     part = f" ({peak.growth / peak.before:+.1%})" if peak.before else ""
     if not peak.growth:
         return f"The {peak.name} peak is the same: {peak.after}."
@@ -69,9 +69,7 @@ def comparison_page(compared: Comparison) -> Html:
         more = f"{len(changed) - len(shown)} more layers changed." if len(changed) > len(shown) else None
         parts.append(section("By layer, the largest change first", keys, _draw(shown), more))
     elif not compared.kinds:
-        parts.append(
-            element("p", "By kind and layer nothing can be said: a step was not recorded on both sides.")
-        )
+        parts.append(element("p", "No comparison by kind and layer: a step was not recorded on both sides."))
     return page(f"memfit compare: {before}, {after}", *parts)
 
 

@@ -20,7 +20,7 @@ def print_diagnosis(diagnosis: Diagnosis, screen: Console) -> None:
         screen.print(escape(table([[name, value] for name, value in diagnosis.environment.items()])))
     screen.print("\n[bold]Findings[/]")
     if not diagnosis.findings:
-        screen.print("[green]✓[/] Nothing stands in the way of a training.")
+        screen.print("[green]✓[/] No problems found.")
     for finding in diagnosis.findings:
         screen.print(f"{_MARKS[finding.weight]} {escape(finding.what)}")
         screen.print(f"    [bold]{escape(finding.do)}[/]")

@@ -39,13 +39,13 @@ def draw_snapshot(snapshot: Snapshot, *, live: bool = False) -> Group:
     lines = [Text.from_markup(f"[bold]memfit top[/]  {when}" + ("  [dim]q quits[/]" if live else ""))]
     lines += [_draw_memory(memory) for memory in (*snapshot.budget.devices, snapshot.budget.host)]
     if not snapshot.trainings:
-        lines += [Text(), Text("No training of memfit's runs on this machine.")]
+        lines += [Text(), Text("No memfit training is running on this machine.")]
     for training in snapshot.trainings:
         lines += [Text(), *_draw_training(training)]
     if snapshot.others:
         lines += [Text(), Text("other processes on GPUs", style="bold")]
     for other in snapshot.others:
-        used = "not told by the driver" if other.process.used is None else str(other.process.used)
+        used = "not reported by the driver" if other.process.used is None else str(other.process.used)
         lines.append(Text(f"  {other.process.gpu}  {used}  {other.name} (pid {other.process.pid})"))
     if live:  # a line that goes on in the next would push the last ones out of the screen
         for line in lines:
@@ -78,7 +78,7 @@ def _draw_training(training: Training) -> list[Text]:
         lines.append(f"  [bold yellow]leak     {escape(training.leak)}[/]")
     if training.age > _STALE:
         lines.append(
-            f"  [yellow]No news for {describe_seconds(training.age)}: it computes a long step, or hangs.[/]"
+            f"  [yellow]No news for {describe_seconds(training.age)}: it is computing a long step, or hangs.[/]"
         )
     return [Text.from_markup(line) for line in lines]
 

@@ -110,7 +110,7 @@ def _show_slimmed(slimmed: "Slimmed") -> Html:
             element("p", f"Variants at batch {slimmed.batch_size}", class_="mf-title"),
             element("p", slimmed.verdict, class_=level) if slimmed.verdict else None,
             table([faint, *named], head=slimmed.head, right=range(1, len(known))),
-            _fold("what to know of them", join([element("p", remark) for remark in slimmed.remarks])),
+            _fold("notes", join([element("p", remark) for remark in slimmed.remarks])),
         ]
     )
 

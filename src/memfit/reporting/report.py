@@ -130,7 +130,7 @@ def _show_step(record: RunRecord) -> Html:
         if record.plan is not None and record.plan.is_bound:
             why = "The job clearly fits, so no step was recorded; memfit estimate records one."
         elif record.call == CUSTOM_LOOP:
-            why = "A loop of one's own is measured, not recorded."
+            why = "A custom loop is measured, not recorded."
         return section(title, element("p", why))
     return section(
         title,
@@ -147,7 +147,7 @@ def _explain_difference(step: Size, predicted: Size | None) -> Html | None:
     """Says why the peak of the step is not the plan's."""
     if predicted is None or abs(predicted / step - 1) < 0.02:
         return None
-    more = "also counts batches that wait beside the step, and gaps that fill up where memory is tight"
+    more = "also counts prefetched batches, and gaps in the allocator where memory is tight"
     return element("p", f"The step alone peaks at {step}; the plan's {predicted} {more}.")
 
 
@@ -164,15 +164,15 @@ def _show_levers(record: RunRecord) -> Html:
         typed = replace(
             plan, levers=tuple(replace(row, why=as_typed(record, row.why)) for row in plan.levers)
         )
-        return section(title or "Levers, used and refused", lever_table(typed))
+        return section(title or "Levers, used and not used", lever_table(typed))
     if record.call == CUSTOM_LOOP:
-        why = "None: memfit cannot change a loop of one's own."
+        why = "None: memfit cannot change a custom loop."
     elif _is_refused(record):
-        why = "No lever was looked at."
+        why = "No lever was considered."
     elif plan is None:
         why = "No plan was made: the training ran as in stock Keras."
     elif record.of_kind("out of memory"):
-        why = "None was planned. What was changed when memory ran out, the events say."
+        why = "None was planned. The events say what was changed when memory ran out."
     else:
         why = "None was needed: the training ran as in stock Keras."
     return section("Levers", element("p", why))
@@ -197,9 +197,9 @@ def lever_table(plan: Plan) -> Html:
 def _show_findings(record: RunRecord) -> Html:
     title, findings, data = "Input pipeline", record.findings, record.facts.get("data")
     if findings is None:
-        why = "Not looked at: no tf.data pipeline was given to fit()."
+        why = "Not checked: no tf.data pipeline was given to fit()."
         if data and data != "NoneType":
-            why = f"Not looked at: the training data is of the class {data}, and only tf.data pipelines are."
+            why = f"Not checked: the training data is a {data}, and only tf.data pipelines are checked."
         return section(title, element("p", why))
     if not findings:
         return section(title, element("p", "Nothing to change."))

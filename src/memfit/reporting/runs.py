@@ -36,16 +36,16 @@ def describe_end(records: Sequence[tuple[Path, RunRecord]], *, kept: bool, next_
         rows += [["record", f"{record.id}, {_short(path)}" if kept else "not kept (MEMFIT_RUNS=0)"]]
         lines += ["  " + line for line in table(rows).splitlines()]
     if len(records) > _MOST_SHOWN:
-        lines.append(f"and {len(records) - _MOST_SHOWN} fit() before: memfit runs")
+        lines.append(f"and {len(records) - _MOST_SHOWN} earlier fit() calls: memfit runs")
     if next_command and kept and records:
-        lines.append(f"as a page: {next_command.replace('RUN', records[-1][1].id)}")
+        lines.append(f"as an HTML page: {next_command.replace('RUN', records[-1][1].id)}")
     return "\n".join(lines)
 
 
 def describe_runs(records: Sequence[RunRecord], most: int, next_command: str) -> str:
     """Returns the list of runs, the newest first, with the next command at its end."""
     if not records:
-        return "There is no record of a run yet: memfit.fit and memfit run leave one for each training."
+        return "No runs yet: memfit.fit and memfit run leave a record of each training."
     rows = [
         [
             record.id,
@@ -63,7 +63,7 @@ def describe_runs(records: Sequence[RunRecord], most: int, next_command: str) ->
     lines = [table(rows, head=head, right=[3, 4, 5, 6])]
     if len(records) > most:
         lines.append(f"and {len(records) - most} more: memfit runs --all")
-    return "\n".join([*lines, f"one of them as a page: {next_command.replace('RUN', records[0].id)}"])
+    return "\n".join([*lines, f"one of them as an HTML page: {next_command.replace('RUN', records[0].id)}"])
 
 
 def to_summary(record: RunRecord, path: Path | None = None) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _describe_outcome(record: RunRecord) -> str:
 
 def describe_uncounted(record: RunRecord) -> str:
     """Says why there is no measured peak of the device, and what the process took instead."""
-    told = f"TensorFlow does not count on {record.device or 'this device'}"
+    told = f"TensorFlow does not count memory on {record.device or 'this device'}"
     return told if record.host_peak is None else f"{told}, the process had {record.host_peak} at most"
 
 
@@ -148,7 +148,7 @@ def _describe_time(record: RunRecord) -> str:
     if plan is None or plan.changes_nothing:
         return told
     if record.step_seconds is None:
-        return f"{told}, {plan.time:.2f}x of stock Keras's predicted"
+        return f"{told}, {plan.time:.2f}x stock Keras's time (predicted)"
     stock = describe_seconds(record.step_seconds / plan.time)
     return f"{told}; stock Keras about {stock} (predicted: {plan.time:.2f}x)"
 

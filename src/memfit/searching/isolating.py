@@ -7,12 +7,12 @@ from memfit.searching.trial_server import find_memory
 
 
 def isolate(search: Any, *, memory: int | str | None = None) -> Any:
-    """Lets each training of a search run in a process of its own, so that an out-of-memory or a crash ends only it.
+    """Runs each training of a search in its own process, so that running out of memory or a crash ends only that.
 
-    | what is given | what comes back | a training that runs out of memory or dies is |
+    | you pass | you get | a training that runs out of memory or dies is |
     |---|---|---|
     | an Optuna objective | an objective for `study.optimize` | pruned |
-    | a KerasTuner tuner | the tuner | failed, and the search goes on |
+    | a KerasTuner tuner | the tuner | failed, and the search continues |
     | a scikit-learn estimator | an estimator for a search | scored with `error_score` |
 
     Args:
@@ -24,7 +24,7 @@ def isolate(search: Any, *, memory: int | str | None = None) -> Any:
         What to use in its place.
 
     Raises:
-        InvalidInput: If it is none of them.
+        InvalidInput: If it is something else.
 
     Example:
         ```python
@@ -39,7 +39,7 @@ def isolate(search: Any, *, memory: int | str | None = None) -> Any:
     if hasattr(search, "get_params") and hasattr(search, "fit"):
         if hasattr(search, "estimator"):
             raise InvalidInput(
-                "A scikit-learn search is given an isolated estimator, and is not isolated itself",
+                "Isolate the estimator, not the scikit-learn search",
                 received=type(search).__name__,
                 remedy="Write GridSearchCV(memfit.isolate(estimator), ...)",
             )
@@ -53,5 +53,5 @@ def isolate(search: Any, *, memory: int | str | None = None) -> Any:
     raise InvalidInput(
         "Only an Optuna objective, a KerasTuner tuner or a scikit-learn estimator can be isolated",
         received=search,
-        remedy="Call memfit.isolated(function, ...) in a search of your own",
+        remedy="In your own search, call memfit.isolated(function, ...)",
     )

@@ -42,7 +42,7 @@ def run_apart(
         task = cloudpickle.dumps((function, args))
     except Exception as error:  # cloudpickle raises whatever an object's own pickling raises
         raise InvalidInput(
-            f"What a trial is called with must be picklable to be sent to its process ({error})",
+            f"The arguments of a trial must be picklable to be sent to its process ({error})",
             remedy="Pass NumPy arrays or file names, and build datasets inside the function that trains",
         ) from error
     # A process that was started before has the environment of that time.

@@ -28,5 +28,5 @@ def predict_need(model: Any, arguments: dict[str, Any]) -> int | None:
     except (MemfitError, TimeoutError):
         return None
     except Exception as error:  # a bug in memfit is no reason for a trial to fail
-        logging.getLogger("memfit").warning("A trial's need could not be predicted.", exc_info=error)
+        logging.getLogger("memfit").warning("The memory of a trial could not be predicted.", exc_info=error)
         return None

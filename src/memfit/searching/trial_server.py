@@ -51,7 +51,7 @@ def find_memory(memory: int | str | None) -> Shared:
     total = there.total if on_gpu else host_memory().total
     size = Size(memory, of=total)
     if size > total:
-        raise InvalidInput(f"All trials together can take what there is, {total}", received=str(size))
+        raise InvalidInput(f"`memory` for all trials together cannot exceed {total}", received=str(size))
     if on_gpu:
         return Shared(size, "as asked", Kind.GPU, environment)
     return Shared(size, "as asked, an arena", Kind.ARENA, arena_environment(size))

@@ -37,15 +37,15 @@ def trials(
     memory: int | str | None = None,
     parallel: int | None = None,
 ) -> Trials:
-    """Calls `function(setting)` for every setting, each in a process of its own, and returns what became of each.
+    """Calls `function(setting)` for every setting, each in its own process, and returns all results.
 
-    An out-of-memory, an exception or a crash is the result of its trial, and the others go on. When a trial has
-    ended all its memory is back, and this process has taken none: after a hundred trials it is as after one.
+    An out-of-memory error, an exception or a crash is the result of its trial; the others continue. When a trial
+    has ended, all its memory is free again, and this process has used none of it.
 
     Trials run side by side where there is room for them. At its first `fit` (Keras's or memfit's) a trial waits
-    until what is predicted for its model is free. Where nothing can be predicted, because the function trains in a
-    loop of its own, what the trials before it have taken (measured) stands in; the first of those runs by itself.
-    Outside of an arena, a trial that ran out of memory beside others is run once more by itself.
+    until what is predicted for its model is free. Where nothing can be predicted, because the function has a
+    custom training loop, the measured peak of earlier trials is used; the first of them runs alone. Outside of an
+    arena, a trial that ran out of memory beside others is run once more, alone.
 
     Args:
         function: Trains with one setting, and returns plain data; of a Keras `History` its dict comes back.
@@ -72,9 +72,11 @@ def trials(
         raise InvalidInput("Trials need a function to call with each setting", received=function)
     settings = list(settings)
     if not settings:
-        raise InvalidInput("There is no setting to try", received=settings, remedy="Give at least one")
+        raise InvalidInput(
+            "There must be at least one setting to try", received=settings, remedy="Give at least one"
+        )
     if parallel is not None and (isinstance(parallel, bool) or not isinstance(parallel, int) or parallel < 1):
-        raise InvalidInput("At least one trial runs at a time: `parallel` is 1 or more", received=parallel)
+        raise InvalidInput("`parallel` must be at least 1", received=parallel)
     packed = _pack(function, "function")
     for setting in settings:
         _pack(setting, "setting")

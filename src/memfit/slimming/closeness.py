@@ -51,7 +51,7 @@ def take_sample(model: Any, data: Any) -> Any:
             )
             if not fits:
                 raise InvalidInput(
-                    f"A sample has the shape of the model's input, {(None, *tensor.shape[1:])}",
+                    f"A sample must have the shape of the model's input, {(None, *tensor.shape[1:])}",
                     received=f"data of shape {part.shape}",
                     remedy="Give samples along the first axis, as fit() takes them",
                 )

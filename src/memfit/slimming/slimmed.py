@@ -51,7 +51,7 @@ class SlimRow:
         energy: The share of the changed weights' squares that is kept.
         fits: Whether it trains at the table's batch in the table's memory; None without one.
         notes: What to know of it.
-        why_not: Why it cannot be made of this model; empty where it can.
+        why_not: Why it cannot be built from this model; empty where it can.
     """
 
     name: str
@@ -75,10 +75,10 @@ class SlimRow:
         """Builds the variant: a compiled Keras model with the original's weights carried over.
 
         Raises:
-            InvalidInput: If it cannot be made of this model.
+            InvalidInput: If it cannot be built from this model.
         """
         if self.make is None:
-            raise InvalidInput(f"{self.name!r} cannot be made of this model: {self.why_not}")
+            raise InvalidInput(f"{self.name!r} cannot be built from this model: {self.why_not}")
         return self.make()
 
     def to_json(self) -> dict[str, Any]:
@@ -210,11 +210,11 @@ class Slimmed(Shown):
             )
         if self.samples:
             told.append(
-                f"output error and top-1 on {self.samples} samples before any training; they say nothing of the "
+                f"output error and top-1 on {self.samples} samples before any training; they do not predict the "
                 "accuracy after it"
             )
         else:
-            told.append("closeness was not measured: give a sample, data=(x, y)")
+            told.append("closeness was not measured: pass a sample, data=(x, y)")
         return [*notes, *missing, *told]
 
     @property

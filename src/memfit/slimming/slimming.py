@@ -47,7 +47,7 @@ def slim(
         The table (`Slimmed`); with a variant, the new model, compiled as the original.
 
     Raises:
-        InvalidInput: If an argument is invalid, the model has nothing to slim, or the variant cannot be made of it.
+        InvalidInput: If an argument is invalid, there is nothing to slim, or the variant cannot be built.
 
     Example:
         ```python
@@ -65,7 +65,7 @@ def slim(
         return _make(model, variant, amount, device)
     if amount is not None:
         raise InvalidInput(
-            "An amount belongs to one variant",
+            "An amount needs a variant",
             received=amount,
             remedy='Name it: memfit.slim(model, "narrow", 0.75)',
         )
@@ -92,7 +92,7 @@ def _make(model: Any, name: str, amount: float | None, device: str | None) -> An
         return variant.make(model, amount).model
     except CannotSlim as error:
         raise InvalidInput(
-            f"{variant.name!r} cannot be made of this model: {error}", received=f"model {model.name!r}"
+            f"{variant.name!r} cannot be built from this model: {error}", received=f"model {model.name!r}"
         ) from error
 
 

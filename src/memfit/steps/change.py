@@ -67,9 +67,9 @@ class Unread(Change):
             InvalidInput: Always.
         """
         raise InvalidInput(
-            "A plan can be used where its changes are known",
+            "The plan contains a change that is not known here",
             received=self.of,
-            remedy="Import the lever that made it before you read the plan",
+            remedy="Import the lever that made it before you load the plan",
         )
 
     def to_json(self) -> dict[str, Any]:

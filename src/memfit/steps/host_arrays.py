@@ -135,7 +135,7 @@ def why_not_host_arrays(model: Any, data: Any) -> str | None:
         data: What it will be trained on; None where that is not known, which is taken for arrays.
     """
     if model.jit_compile and not model.run_eagerly:
-        return "XLA compiles the step, and such a step cannot read from the host"
+        return "a step compiled by XLA cannot read from the host"
     if is_custom(model, "train_step"):
         return "its train_step is custom"
     if keras_training.has_strategy(model):

@@ -63,7 +63,7 @@ def why_not_lighter(model: Any, form: str) -> str | None:
     optimizer = innermost(model.optimizer)
     state = _FORMS[form]
     if type(optimizer) not in state.classes:
-        return f"it is for {' and '.join(cls.__name__ for cls in state.classes)} of Keras"
+        return f"works only with Keras's {' and '.join(cls.__name__ for cls in state.classes)}"
     if getattr(optimizer, "amsgrad", False):
         return "AMSGrad keeps the largest second moments, which 8 bits would not hold"
     if has_strategy(model):
@@ -71,7 +71,7 @@ def why_not_lighter(model: Any, form: str) -> str | None:
     if not is_alone(model):
         return "its train_step has more than one optimizer"
     if not model.built:
-        return "its weights are not made yet"
+        return "its weights are not built yet"
     if not any(map(state.takes, model.trainable_variables)):
         return "it has no variable that is large enough"
     return None
@@ -180,7 +180,7 @@ class _State(ABC):
                 for slot in slots:
                     let_go(slot)
                 _LOG.warning(
-                    "There is no memory to give %s its own state back: it goes on with %s.",
+                    "Not enough memory to restore the float32 state of %s: it continues with %s.",
                     optimizer.name,
                     next(form for form, state in _FORMS.items() if isinstance(self, state)),
                 )

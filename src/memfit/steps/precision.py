@@ -73,7 +73,7 @@ def _to_lower(model: keras.Model, policy: str) -> list[Any]:
     for layer in layers:
         if layer.dtype_policy.name != "float32":
             raise InvalidInput(
-                "Only a model that computes in float32 can be lowered to mixed precision",
+                "Only a model that computes in float32 can be switched to mixed precision",
                 received=f"layer {layer.name!r} with dtype policy {layer.dtype_policy.name!r}",
             )
     kept = {id(layer) for layer in keras_layers.output_layers(model)}

@@ -41,7 +41,7 @@ class Recipe:
         for name in ("micro_batch", "validation_batch"):
             check_size(name, getattr(self, name))
         if self.immediate_update and (self.micro_batch is not None or self.segments is not None):
-            raise InvalidInput("Immediate updates are for Keras's own step", received=str(self))
+            raise InvalidInput("Immediate updates work only with Keras's own train_step", received=str(self))
 
     @property
     def is_stock(self) -> bool:

@@ -220,7 +220,7 @@ def build_body(
     """
     if share is not None and share.meets_others and (recipe.micro_batch or recipe.segments):
         raise InvalidInput(
-            "Ranks that wait for each other's batch statistics compute whole shares, and keep all activations",
+            "With synchronized batch statistics a rank computes its part of the batch in one piece",
             received=str(recipe),
             remedy='Give more memory or more ranks, or allow="near" without synchronized=True',
         )

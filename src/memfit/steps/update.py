@@ -60,7 +60,7 @@ class Update:
     def lost(self) -> str | None:
         """Why an update that was cut off cannot be finished, or None where it can."""
         if self._unchainable is not None:
-            return f"this optimizer's update cannot be taken up half-way ({self._unchainable})"
+            return f"this optimizer's update cannot be continued half-way ({self._unchainable})"
         return None if int(self._written) in self._ends else "it stopped between writes that belong together"
 
     def finish(self) -> None:

@@ -74,8 +74,8 @@ class CheckpointWriter:
         except OSError as error:
             if not self._failed:
                 _LOG.warning(
-                    "A checkpoint could not be written (%s). Training goes on; until one can be written, a restart "
-                    "goes back to the one before. Make room in %s.",
+                    "A checkpoint could not be written (%s). Training continues; until one can be written, "
+                    "a restart uses the previous one. Free some space in %s.",
                     error.strerror or error,
                     self._directory,
                 )
@@ -94,7 +94,7 @@ def read_latest(directory: Path) -> Checkpoint | None:
         try:
             return read(path)
         except TornCheckpoint as error:
-            _LOG.warning("%s The checkpoint before it is taken.", str(error).rstrip(".") + ".")
+            _LOG.warning("%s The previous checkpoint is used.", str(error).rstrip(".") + ".")
             path.unlink(missing_ok=True)  # its number would make it the one to keep
     return None
 

@@ -72,7 +72,7 @@ class _Process:
         """
         if keras.config.backend() != "tensorflow":
             logging.getLogger("memfit").warning(
-                "Keras runs on %s here: memfit leaves it as it is.", keras.config.backend()
+                "Keras uses the %s backend here: memfit changes nothing.", keras.config.backend()
             )
             return
         self._keras_fit = keras.Model.fit
@@ -111,7 +111,7 @@ class _Process:
                 logging.getLogger("memfit").warning("%s", line)
 
     def _record_loop(self, line: str) -> None:
-        """Measures a script that trains in a loop of its own; a failure to do so is not the script's."""
+        """Measures a script that trains in a custom loop; a failure to do so is not the script's."""
         if self._forked:
             return
         try:

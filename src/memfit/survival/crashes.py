@@ -14,9 +14,9 @@ _CRASHES = {signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signa
 # By whether it was SIGKILL, and whether there is evidence that memory was the cause: what it was, and where a
 # person at the terminal finds more.
 _LIKELY = {
-    (True, True): ("the kernel's OOM killer, as the memory of the host or container ran out", ""),
+    (True, True): ("the kernel's OOM killer: the host or container ran out of memory", ""),
     (True, False): ("kill -9 or a scheduler; the kernel counted no OOM kill", ""),
-    (False, True): ("memory ran out, as TensorFlow's last lines say", "see the lines above"),
+    (False, True): ("out of memory, according to TensorFlow's last lines", "see the lines above"),
     (False, False): ("a crash in native code", "the lines above may say more"),
 }
 
@@ -54,16 +54,16 @@ def judge_exit(
         in_job: Whether it was one of several ranks.
     """
     if exit_code is None:
-        return Crash("no answer", False, 128 + signal.SIGKILL, "its process stands still, or its machine")
+        return Crash("no answer", False, 128 + signal.SIGKILL, "its process or machine does not respond")
     if in_job and exit_code == LOST_A_RANK:
-        return Crash("another rank is gone", False, exit_code, "what that rank itself says, where it runs")
+        return Crash("another rank is gone", False, exit_code, "see that rank's own output")
     number = -exit_code if exit_code < 0 else exit_code - 128
     if number in _CRASHES:
         name = signal.Signals(number).name
         memory = killed_for_memory if number == signal.SIGKILL else _speaks_of_memory(log)
         return Crash(name, memory, 128 + number, *_LIKELY[number == signal.SIGKILL, memory])
     if exit_code > 0 and said_memory:
-        likely = "a step, or what lies beside it, needs more than there is"
+        likely = "a step, or something else in memory, needs more than is available"
         return Crash("out of memory", True, exit_code, likely, "the error above says what asked for memory")
     return None
 

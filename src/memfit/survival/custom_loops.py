@@ -1,4 +1,4 @@
-"""Noticing that a script trains in a loop of its own: its first optimizer update outside of `fit`."""
+"""Noticing that a script trains in a custom loop: its first optimizer update outside of `fit`."""
 
 import inspect
 import sys

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TrainsInLoop(InvalidInput):
-    """A script trains in a loop of its own, and was stopped before its first optimizer update."""
+    """A script trains in a custom loop, and was stopped before its first optimizer update."""
 
 
 class _Updated(BaseException):
@@ -65,7 +65,7 @@ def first_fit(path: str | Path, arguments: Sequence[str] = (), *, quiet: bool = 
         return FitCall(reached.model, reached.arguments)
     except _Updated as updated:
         raise TrainsInLoop(
-            f"The script trains in a loop of its own, not with fit(): it was stopped before its first optimizer "
+            f"The script trains in a custom loop, not with fit(): it was stopped before its first optimizer "
             f"update ({path.name}, {updated}), and nothing was trained",
             received=str(path),
             remedy="; ".join(filter(None, (f"Measure it with `memfit estimate {path}`", advise_loop()))),

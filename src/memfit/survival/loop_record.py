@@ -1,4 +1,4 @@
-"""What `memfit run` does for a script that trains in a loop of its own: it says so, and measures it."""
+"""What `memfit run` does for a script that trains in a custom loop: it says so, and measures it."""
 
 import sys
 import time
@@ -28,10 +28,10 @@ def record_loop(settings: ProcessSettings, line: str) -> Recorder:
     against = "" if memory is None else f" against {memory}"
     StreamTeller(quiet=settings.quiet).tell(
         [
-            Line(f"{settings.script}, {line}: trains in a loop of its own, not with fit()"),
+            Line(f"{settings.script}, {line}: trains in a custom loop, not with fit()"),
             *_explain(),
-            Line(f"it still measures what the loop takes{against}, and explains an OOM"),
-            Line(f"what its peak is made of, and what would help: memfit estimate {settings.script}"),
+            Line(f"it measures the loop's memory{against}, and explains an out-of-memory error"),
+            Line(f"for a breakdown of its peak, and what would help: memfit estimate {settings.script}"),
         ]
     )
     now = time.time()
@@ -61,8 +61,10 @@ def record_loop(settings: ProcessSettings, line: str) -> Recorder:
 def _explain() -> list[Line]:
     """Says what memfit does with the loop, which knows memfit if it has imported `memfit.gradients`."""
     if "memfit.training.gradients" in sys.modules:
-        return [Line("its functions under memfit.gradients are planned and guarded; no checkpoints")]
+        return [
+            Line("its functions under @memfit.gradients get plans and the guard; there are no checkpoints")
+        ]
     return [
         Line("memfit cannot change such a loop: no plan, no checkpoints, no limit", True),
-        Line("a loss function under @memfit.gradients(variables) is planned and guarded"),
+        Line("to get a plan and the guard, put @memfit.gradients(variables) on the loss function"),
     ]

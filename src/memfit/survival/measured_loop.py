@@ -27,7 +27,7 @@ _WARM = 2
 # A GAN updates its critic up to five times before its generator.
 _MEASURED = 8
 _SECONDS = 20.0  # CPU time after which fewer are enough
-_BEFORE = "there before the update"
+_BEFORE = "allocated before the update"
 _EAGER = "tensors of ops that run eagerly"
 
 
@@ -68,10 +68,10 @@ class MeasuredLoop:
                 "Most of it stays from update to update (weights, optimizer state, data): a smaller batch does not "
                 "help."
             )
-        more = "Ops that run eagerly have no layer's name: @tf.function around the step tells more."
+        more = "Eager ops carry no layer names: put @tf.function around the step to see layers."
         return (
-            "Most of it comes with the batch: a loss function under @memfit.gradients(variables, memory=...) is "
-            "computed in parts, or its activations again, as in fit (docs/custom-loops.md)."
+            "Most of it grows with the batch: @memfit.gradients(variables, memory=...) on the loss function gives "
+            "gradient accumulation and activation checkpointing, as in fit (docs/custom-loops.md)."
         ) + (f" {more}" if _EAGER in self.parts else "")
 
     def to_json(self) -> dict[str, Any]:
@@ -88,10 +88,10 @@ class MeasuredLoop:
 
     def __repr__(self) -> str:
         rows = [[kind, size, f"{size / self.peak:.0%}"] for kind, size in self.parts.items() if size]
-        rows.append(["together", self.peak, "100%"])
+        rows.append(["total", self.peak, "100%"])
         largest = [[tensor.bytes, tensor.kind, tensor.asked_by or tensor.shape] for tensor in self.top[:5]]
         lines = [
-            f"{self.script}, {self.place}: trains in a loop of its own: peak {self.peak} "
+            f"{self.script}, {self.place}: trains in a custom loop: peak {self.peak} "
             f"(measured, {self.updates} updates)",
             "",
             table(rows, right=[1, 2]),
@@ -147,9 +147,9 @@ def _measure(script: str, arguments: Sequence[str], quiet: bool) -> MeasuredLoop
     if measured is None:
         why = "" if error is None else f": {in_one_line(error)}"
         raise InvalidInput(
-            f"A loop is measured over some updates, and the script ended after {meter.updates}{why}",
+            f"A loop must run some updates to be measured, but the script ended after {meter.updates}{why}",
             received=script,
-            remedy="See whether it trains without memfit; a step under XLA cannot be counted",
+            remedy="Check that it trains without memfit; a step under XLA cannot be counted",
         )
     return measured
 

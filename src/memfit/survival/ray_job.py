@@ -66,7 +66,7 @@ def run_on_ray(
     kind = "GPU" if there.get("GPU") else "CPU"
     if there.get(kind, 0) < settings.ranks:
         raise InvalidInput(
-            f"Each rank has a {kind} of its own on the Ray cluster",
+            f"Each rank needs its own {kind} on the Ray cluster",
             received=f"--ranks {settings.ranks}, and {there.get(kind, 0):.0f} {kind}s",
             remedy=f"Ask for at most {there.get(kind, 0):.0f} ranks",
         )

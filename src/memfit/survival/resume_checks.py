@@ -26,14 +26,14 @@ def check_belongs(before: Checkpoint, model: Any, data_fingerprint: int, call: i
     """
     if before.facts["model"] != fingerprint(model):
         raise InvalidInput(
-            "A checkpoint is put back into the model it was made of, and the script has built another one",
+            "A checkpoint fits only the model it was made from, and the script has built a different one",
             received=f"call {call + 1} of fit()",
             remedy="Train from the beginning: memfit run without --resume",
         )
     if before.facts["data"] != data_fingerprint:
         _LOG.warning(
-            "The arrays given to fit() are not those of the checkpoint: the script has made them anew, and the "
-            "training goes on with them. Seed what it draws them from."
+            "The arrays given to fit() differ from those of the checkpoint: the script has made other ones, and "
+            "training continues with them. Seed the random numbers they are made from."
         )
 
 
@@ -48,6 +48,6 @@ def warn_of_losses(unsaved: Sequence[str], feed: Feed) -> None:
         _LOG.warning("Not in the checkpoints, because it cannot be pickled: %s.", ", ".join(unsaved))
     if not feed.reproducible:
         _LOG.warning(
-            "After a restart this training goes on at the beginning of an epoch, not at its batch: %s.",
+            "After a restart this training continues at the beginning of an epoch, not at its batch: %s.",
             feed.why_not,
         )

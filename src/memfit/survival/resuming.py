@@ -99,7 +99,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
         if self._finished:
             return
         if not self._states.match(objects["callbacks"]):
-            _LOG.warning("The callbacks are not those of the checkpoint, and begin anew.")
+            _LOG.warning("The callbacks differ from those of the checkpoint, so they start from scratch.")
             super().on_train_begin(logs)
             return
         self._states.before_train_begin(objects["callbacks"])
@@ -244,7 +244,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
         self._note(objects["logs"])
         self._supervision.snapshot = self._snapshot
         where = f"after batch {facts['batch']} of" if facts["batch"] else "at the beginning of"
-        _LOG.info("Goes on %s epoch %d.", where, facts["epoch"] + 1)
+        _LOG.info("Continues %s epoch %d.", where, facts["epoch"] + 1)
 
     def _save_if_due(self, epoch: int, batch: int, logs: Any) -> None:
         stopping, writer = self._supervision.stopping, self._supervision.writer

@@ -99,7 +99,7 @@ def open_directory(
         raise InvalidInput(
             f"Checkpoints need a directory that can be written ({error})",
             received=str(directory),
-            remedy="Run the command in a directory of your own",
+            remedy="Run the command in a directory that you can write to",
         ) from error
     return record
 
@@ -125,7 +125,7 @@ class Lock:
             raise InvalidInput(
                 f"Checkpoints need a directory that can be written ({error.strerror})",
                 received=str(directory.parent),
-                remedy="Run the command in a directory of your own",
+                remedy="Run the command in a directory that you can write to",
             ) from error
         self._path = directory.with_suffix(".lock")
         try:
@@ -133,7 +133,7 @@ class Lock:
         except BlockingIOError as error:
             os.close(self._handle)
             raise InvalidInput(
-                "The same script runs already with the same arguments, and they would share their checkpoints",
+                "The same script is already running with the same arguments, and checkpoints would collide",
                 received=str(directory),
                 remedy="Wait for it to end, or run this one in another directory",
             ) from error
@@ -155,7 +155,7 @@ def _check(earlier: RunIdentity, now: RunIdentity) -> None:
     ]
     if changed:
         raise InvalidInput(
-            "A run goes on with the script and the versions it began with",
+            "A run can only be resumed with the script and the versions it started with",
             received="; ".join(changed),
-            remedy="Put them back as they were, or start anew without --resume",
+            remedy="Restore them, or start from the beginning without --resume",
         )

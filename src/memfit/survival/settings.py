@@ -9,7 +9,7 @@ POSITION = "position"  # the file of a run that says which batch is being traine
 _CHECKPOINT_SECONDS = 5.0
 
 OUTCOME = "outcome"  # the file in which a process says that memory ended it
-CUSTOM_LOOP = -1  # stands for a call of fit() where a script trains in a loop of its own
+CUSTOM_LOOP = -1  # stands for a call of fit() where a script trains in a custom loop
 
 
 def record_id(run: str, call: int) -> str:

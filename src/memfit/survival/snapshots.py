@@ -47,7 +47,7 @@ def put_back(model: keras.Model, values: Sequence[Any]) -> None:
     shapes = [tuple(variable.shape) for variable in variables]
     if shapes != [tuple(value.shape) for value in values]:
         raise InvalidInput(
-            "A checkpoint is put back into the model it was made of",
+            "A checkpoint can only be restored into the model it was made from",
             received=f"{len(values)} values for {len(variables)} variables, or other shapes",
             remedy="Train from the beginning: memfit run without --resume",
         )

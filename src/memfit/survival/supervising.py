@@ -214,7 +214,7 @@ class _Run:
         """Leaves a rank out that could not be started again."""
         fewer = settings.ranks - 1
         self._tell(
-            f"goes on with {fewer} rank{'s' * (fewer > 1)} (--elastic): the batches stay the same, each rank "
+            f"continues with {fewer} rank{'s' * (fewer > 1)} (--elastic): the batches stay the same, each rank "
             "computes more of them; sums over ranks may differ in their last bits"
         )
         return replace(settings, ranks=fewer)
@@ -225,7 +225,9 @@ class _Run:
             first, self._asked = self._asked is None, number
             running = [process for process in self._processes if process.poll() is None]
             if first and running:
-                self._tell("Ending after the current batch, with a checkpoint. Once more ends it at once.")
+                self._tell(
+                    "Stopping after the current batch, with a checkpoint. A second signal stops at once."
+                )
             for process in running:
                 if first:
                     process.send_signal(number)
@@ -241,7 +243,7 @@ class _Run:
 
     def _stop(self, code: int) -> int:
         if has_checkpoint(self._directory):
-            self._tell(f"To go on: {self._command()}")
+            self._tell(f"To continue: {self._command()}")
         else:
             self._tell("There is no checkpoint yet.")
         return code
@@ -254,8 +256,8 @@ class _Run:
         """Says what ended the process, and where the next one goes on."""
         self._restarts += 1
         plan = " with a plan for less memory" if crash.memory else ""
-        goes_on = f"{plan}: goes on {say_from(find_position(self._directory))}"
-        self._tell_death(crash, f"{crash.cause} {say_where(position)}", position, f"Started again{goes_on}.")
+        goes_on = f"{plan}: continues {say_from(find_position(self._directory))}"
+        self._tell_death(crash, f"{crash.cause} {say_where(position)}", position, f"Restarted{goes_on}.")
         self._tell(f"restart {self._restarts}{goes_on}")
 
     def _tell_death(
@@ -268,15 +270,13 @@ class _Run:
 
     def _give_up(self, crash: Crash, position: tuple[int, int, int] | None, log: str) -> int:
         loop = crash.memory and self._records.has_custom_loop()
-        how_often = (
-            "in a loop that memfit cannot change" if loop else f"{_ATTEMPTS} times without getting further"
-        )
+        how_often = "in a loop that memfit cannot change" if loop else f"{_ATTEMPTS} times without progress"
         where = "" if loop else f"{say_where(position)}, "
         self._tell_death(crash, f"{crash.cause} {where}{how_often}", position, None)
         for line in repr(explain_crash(crash, log)).splitlines():
             self._tell(line)
         if has_checkpoint(self._directory):
-            self._tell(f"When that is changed: {self._command()}")
+            self._tell(f"Once that is fixed: {self._command()}")
         return crash.exit_code
 
 

@@ -19,7 +19,7 @@ def check_plan(model: keras.Model, plan: Plan) -> None:
     """Refuses a plan that was made for another model, or that this one cannot follow."""
     if plan.model != fingerprint(model):
         raise InvalidInput(
-            "A plan is applied to the model it was made for: the same layers, weights and optimizer",
+            "A plan can only be used with the model it was made for: the same layers, weights and optimizer",
             received=f"a plan for model {plan.model}, and model {fingerprint(model)}",
             remedy="Make a plan for this model, with memfit.plan",
         )
@@ -29,7 +29,7 @@ def check_plan(model: keras.Model, plan: Plan) -> None:
         reason = why_not_rematerialised(model)
     if reason is not None:
         raise InvalidInput(
-            f"The plan changes how a step is computed, and this model's cannot be changed: {reason}",
+            f"The plan changes how a step is computed, but this model's step cannot be changed: {reason}",
             remedy="Make a plan for this model, with memfit.plan",
         )
 

@@ -61,9 +61,9 @@ def batch_size_of(x: Any, batch_size: int | None, first: FirstBatch | None = Non
     if known is not None:
         return known
     raise CannotTell(
-        "The size of these batches cannot be known without reading one, which would lose it or reshuffle the rest",
+        "The batch size is not known without reading a batch, which would lose it or reshuffle the rest",
         received="a tf.data.Dataset" if keras_data.is_dataset(x) else type(x).__name__,
-        remedy="Make a plan with memfit.plan(model, batch_size=..., memory=...) and give it as plan=",
+        remedy="Make a plan with memfit.plan(model, batch_size=..., memory=...) and pass it as plan=",
     )
 
 

@@ -31,10 +31,10 @@ def evaluate(
     tiles: Tiles | None = None,
     events: list[Event] | None = None,
 ) -> Any:
-    """Evaluates a model as `model.evaluate` does, in batches of its own size.
+    """Evaluates a model as `model.evaluate` does, in smaller batches if asked to.
 
     Loss and metrics are those of the batches that the data comes in, whatever `micro_batch` is: a batch of a
-    dataset or generator is cut inside the step. A batch that runs out of memory is evaluated again in smaller
+    dataset or generator is split inside the step. A batch that runs out of memory is evaluated again in smaller
     parts.
 
     Args:
@@ -52,8 +52,8 @@ def evaluate(
     check_size("micro_batch", micro_batch)
     if micro_batch is not None and is_custom(model, "test_step"):
         raise InvalidInput(
-            "A custom test_step cannot evaluate a batch in parts: only it knows how its losses add up",
-            remedy="Leave micro_batch out, and give smaller batches",
+            "A custom test_step cannot evaluate a batch in micro-batches: only it knows how its losses add up",
+            remedy="Leave micro_batch out, and pass smaller batches",
         )
     journal = Journal(events)
     if tiles is not None:

@@ -85,7 +85,7 @@ def feed(
     if isinstance(x, keras.utils.PyDataset):
         return Feed(_why_not_py_dataset(x, shuffle))
     if not keras_data.is_dataset(x):
-        return Feed(f"a {type(x).__name__} cannot be wound back")
+        return Feed(f"a {type(x).__name__} cannot be rewound")
     why_not = next(_doubts(x), "")
     if why_not or class_weight is not None or _moves_on(x):
         return Feed(why_not)
@@ -115,7 +115,7 @@ def _why_not_py_dataset(data: Any, shuffle: Any) -> str:
     with keep_random_numbers(data):
         pairs = list(zip(keras.tree.flatten(data[0]), keras.tree.flatten(data[0]), strict=True))
     if not all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs):
-        return "its first batch is another one each time it is asked for"
+        return "its first batch differs each time it is read"
     return ""
 
 
@@ -138,7 +138,7 @@ def _doubts(dataset: Any) -> Iterator[str]:
 def _doubts_of_functions(part: Any) -> Iterator[str]:
     for op in tf_datasets.ops_of_functions(part):
         if op.op in PYTHON_OPS:
-            yield "it runs Python code, of which nothing can be known"
+            yield "it runs Python code, which memfit cannot inspect"
         elif op.op in MOVING_OPS:
             yield "random numbers in it depend on how many were drawn before"
         elif op.op.startswith("ShuffleDataset"):
@@ -146,7 +146,7 @@ def _doubts_of_functions(part: Any) -> Iterator[str]:
         elif op.op in RANDOM_OPS and op.attr["seed"].i == op.attr["seed2"].i == 0:
             yield "it draws random numbers without a seed"
         elif op.op in RANDOM_OPS and tf_datasets.is_parallel(part):
-            yield "it draws random numbers in several threads, whose order is chance"
+            yield "it draws random numbers in several threads, whose order is random"
 
 
 def _is_random(part: Any) -> bool:

@@ -56,11 +56,11 @@ def fit(
     ranks: str | int = "auto",
     shard_optimizer: bool = False,
 ) -> keras.callbacks.History:
-    """Trains a model as `model.fit` does, in the memory there is.
+    """Trains a model as `model.fit` does, within a memory budget.
 
-    All of Keras's arguments have Keras's meaning, and Keras does the work: memfit replaces only what one step
-    executes, for the length of this call. A job that fits as it is runs as stock Keras. When memory runs out all
-    the same, the step is rolled back, computed in a tighter way, and the training goes on (`docs/guard.md`).
+    All of Keras's arguments keep their meaning, and Keras's own loop runs: memfit replaces only what one step
+    executes, during this call. A job that fits as it is runs as stock Keras. If memory runs out anyway, the step is
+    rolled back, computed again with less memory, and training continues (`docs/guard.md`).
 
     Args:
         model: A compiled model.
@@ -139,7 +139,7 @@ def _check_arguments(x: Any, memory: int | str | None, plan: Plan | None) -> Non
     check_not_empty(x)
     if plan is not None and memory is not None:
         raise InvalidInput(
-            "A plan says the memory it was made for, so give `plan` or `memory`, not both",
+            "A plan already contains the memory it was made for: pass `plan` or `memory`, not both",
             received=f"plan=..., memory={memory!r}",
         )
 
@@ -178,7 +178,9 @@ def _train(
     numbered = recipe.inputs_on_host or peers.count > 1
     with recipe.applied(model), on_host(model, arguments, numbered) as (arguments, host):
         if recipe.inputs_on_host and host is None:
-            journal.note("The plan wants arrays, which stay on the host; this data takes more than it says.")
+            journal.note(
+                "The plan expects NumPy arrays, which stay on the host; this data takes more memory than planned."
+            )
         with (
             PeakMeter(device_name()) as meter,
             guarded_training(
@@ -230,7 +232,7 @@ def _batch_size_with(plan: Plan, x: Any, batch_size: int | None, ranks: int) -> 
         return int(plan.batch_size) * ranks
     if plan.batch_size != -(-batch_size // ranks):
         raise InvalidInput(
-            "A plan is made for one batch size",
+            "A plan holds for one batch size only",
             received=f"batch_size={batch_size} on {ranks} rank{'s' * (ranks > 1)}, and a plan for {plan.batch}",
             remedy=f"Make a plan for batch_size={batch_size}, or leave batch_size out",
         )

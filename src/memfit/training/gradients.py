@@ -41,16 +41,17 @@ def gradients(
     allow: str = "near",
     outputs: Any = None,
 ) -> Callable[[Callable[..., Any]], "GuardedLoss"]:
-    """Lets a function that returns a loss return its gradients as well, in the memory there is.
+    """Makes a function that returns a loss also return its gradients, within a memory budget.
 
-    What it returns is what `tf.GradientTape` would give for the whole batch. Where `memory` asks for it, the batch
-    is computed in micro-batches or with rematerialisation; when memory runs out all the same, what the function has
-    changed (statistics, seeds, metrics) is rolled back and the batch computed again in a tighter way.
+    What it returns is what `tf.GradientTape` would give for the whole batch. If `memory` requires it, the
+    batch is computed with gradient accumulation (micro-batches) or activation checkpointing (rematerialisation).
+    If memory runs out anyway, what the function has changed (statistics, seeds, metrics) is rolled back and the
+    batch is computed again with less memory.
 
     Args:
         variables: What to differentiate by, such as `model.trainable_variables`; of Keras or TensorFlow.
-        memory: What the loop may take, such as "8GiB"; a plan is made for it in the first call. None to plan
-            nothing, and to answer when memory runs out.
+        memory: What the loop may take, such as "8GiB"; a plan is made for it in the first call. None for no
+            plan, only the rollback when memory runs out.
         allow: The most that may be changed: "exact" or "near".
         outputs: What becomes of further outputs of the function when a batch is computed in parts: "gather", "sum"
             or "mean", one for all or one for each. None gathers what has a row for each sample, adds up whole
@@ -80,7 +81,7 @@ def gradients(
     weights = [weight_of(variable) for variable in variables]
     if not weights:
         raise InvalidInput(
-            "`memfit.gradients` takes the variables to differentiate by, and there are none",
+            "`memfit.gradients` needs variables to differentiate by, and there are none",
             received=variables,
             remedy="Build the model first: model.build(input_shape), or call it once",
         )
@@ -273,7 +274,7 @@ def _check_samples(call: Call, tensors: Sequence[Any]) -> int:
     samples = call.count_samples(tensors)
     if samples is None:
         raise InvalidInput(
-            "The memory of a function is planned or estimated for a batch of a known size",
+            "Planning or estimating a function needs a batch of known size",
             received=[tuple(tensor.shape) for tensor in tensors],
             remedy="Call it once outside of tf.function first, or batch with drop_remainder=True",
         )

@@ -34,7 +34,7 @@ class NpyFile:
             self._write_header()
         elif rows.shape[1:] != self._shape:
             raise InvalidInput(
-                "Outputs that are streamed to one file have one shape for every sample",
+                "Outputs streamed to one file must have the same shape for every sample",
                 received=f"{rows.shape[1:]} after {self._shape}",
                 remedy="Predict without `out`, or pad the inputs to one length",
             )

@@ -53,7 +53,7 @@ def choose_plan(
                 model, memory, lambda room: _make_plan(model, arguments, first, room, allow, together)
             )
         if is_generator(arguments["x"]) and leaves_open(model):
-            journal.note("Planned for batches like the first one: a generator gives each batch only once.")
+            journal.note("Planned for batches like the first one: a generator yields each batch only once.")
         return plan
     except _UNPLANNABLE as error:
         # A script under `memfit run` knows nothing of memfit, and could not tell it more.

@@ -36,7 +36,7 @@ def predict(
     out: str | PathLike[str] | None = None,
     events: list[Event] | None = None,
 ) -> Any:
-    """Predicts as `model.predict` does, in batches of its own size, and writes the outputs to disk.
+    """Predicts as `model.predict` does: in smaller batches or tiles, and streamed to disk, if asked to.
 
     A batch that runs out of memory is predicted again in smaller parts.
 
@@ -46,7 +46,7 @@ def predict(
         tiles: For images and volumes that do not fit one at a time: the side of the tiles that each is computed in
             (or a side for each axis), the positions around it that the network looks at included, or "auto" for
             tiles that fit the free memory. The outputs are those of the whole image (`docs/large-inputs.md`).
-        out: A file name ending in ".npy". Every batch's outputs are appended to it and forgotten, so neither
+        out: A file name ending in ".npy". Every batch's outputs are appended to it and freed, so neither
             the device nor the host ever holds all of them. A model with several outputs writes one file for
             each: "scores.npy" becomes "scores.<output>.npy".
         events: A list to append to what happened: an event, also logged as a warning, each time memory ran out.
@@ -78,9 +78,9 @@ def predict(
 def _npy_path(out: str | PathLike[str]) -> Path:
     path = Path(out)
     if path.suffix != ".npy":
-        raise InvalidInput("Predictions are written to a .npy file", received=str(out))
+        raise InvalidInput("Predictions must be written to a .npy file", received=str(out))
     if not path.parent.is_dir():
-        raise InvalidInput("Predictions are written to a directory that exists", received=str(path.parent))
+        raise InvalidInput("Predictions must be written to an existing directory", received=str(path.parent))
     return path
 
 

@@ -96,7 +96,7 @@ class RecordedCall:
                 planning_seconds=seconds or None,
             )
         except Exception as error:  # a record is not worth a training
-            _LOG.info("no record is kept of this training: %s", error)
+            _LOG.info("this training is not recorded: %s", error)
             return
         self._recorder = Recorder(record, place.folder, self._journal.events)
         self._recorder.start()

@@ -113,7 +113,7 @@ def _check_peak(name: str, predicted: Predicted) -> _Outcome:
     return (
         abs(error) <= _PEAK_ERROR,
         f"{Size(predicted.peak)}, in {Size(predicted.needed)}",
-        f"{seen} ({error:+.1%})" if high else "this device's allocator does not count",
+        f"{seen} ({error:+.1%})" if high else "this device's allocator does not count memory",
         {
             "predicted": predicted.peak,
             "needed": predicted.needed,
@@ -138,7 +138,7 @@ def _check_oom(memory: int) -> _Outcome:
     guarded: Trained = run_on_device(train_unplanned, _GUARDED, memory=memory)
     _, detail = _compare(stock, guarded, memory)
     largest = detail["largest_difference"]
-    measured = f"trained on; variables within {largest:.0e}"
+    measured = f"training continued; variables within {largest:.0e}"
     if not guarded.shortages:
         measured = f"nothing ran out in {Size(memory)}"
     passed = bool(guarded.shortages) and largest <= _ROUNDING

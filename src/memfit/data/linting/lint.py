@@ -36,7 +36,7 @@ def lint(*datasets: Any, batch_memory: int | str | None = None, host: int | str 
     Example:
         >>> import tensorflow as tf
         >>> lint(tf.data.Dataset.range(10).repeat(2).shuffle(10))
-        repeat-before-shuffle: The shuffle is behind the repeat: some samples come twice before others come at all.
+        repeat-before-shuffle: The shuffle comes after the repeat: some samples come twice before others come once.
           at     stage 3 shuffle
           stake  the order of the samples, and statistics per epoch
           fix    ds.shuffle(n).repeat(...)
@@ -66,7 +66,7 @@ def look_at(
         InvalidInput: If it is no dataset.
     """
     if not isinstance(dataset, tf.data.Dataset):
-        raise InvalidInput("Only tf.data datasets can be linted", received=type(dataset).__name__)
+        raise InvalidInput("memfit.lint takes tf.data datasets", received=type(dataset).__name__)
     options = dataset.options()
     # A copy to the device cannot be written as a graph: what comes before it can.
     readable, behind_device_copy = _split_at_device_copy(dataset)

@@ -121,7 +121,7 @@ def decoded_larger_than_needed(view: View) -> Iterator[Finding]:
                 yield Finding(
                     "cache-before-resize",
                     stage.place,
-                    "Images are cached at their full size and resized behind the cache.",
+                    "Images are cached at their full size and resized after the cache.",
                     times(stage.count, None, "images"),
                     "Resize before the cache, and cache uint8",
                 )

@@ -23,7 +23,7 @@ def random_before_cache(view: View) -> Iterator[Finding]:
                     stage.place,
                     "Random changes are made before the cache, so every epoch sees the first epoch's again.",
                     "all of the augmentation after the first epoch",
-                    f"Move this stage behind the cache (stage {cache.place})",
+                    f"Move this stage after the cache (stage {cache.place})",
                 )
 
 
@@ -39,7 +39,7 @@ def shuffle_before_cache(view: View) -> Iterator[Finding]:
                     stage.place,
                     "The cache keeps the first epoch's order, so later epochs are not shuffled.",
                     "the shuffling of all epochs but the first",
-                    f"Shuffle behind the cache (stage {cache.place})",
+                    f"Shuffle after the cache (stage {cache.place})",
                 )
 
 
@@ -53,9 +53,9 @@ def cache_of_repeat(view: View) -> Iterator[Finding]:
                 yield Finding(
                     "cache-after-repeat",
                     cache.place,
-                    "The cache is behind a repeat, so it keeps every epoch anew"
+                    "The cache comes after a repeat, so it keeps every epoch again"
                     + (" forever." if endless else "."),
-                    "memory without end" if endless else times(cache.count, size),
+                    "memory that grows without limit" if endless else times(cache.count, size),
                     "ds.cache().repeat(...)",
                 )
 
@@ -88,7 +88,7 @@ def repeat_before_shuffle(view: View) -> Iterator[Finding]:
                 yield Finding(
                     "repeat-before-shuffle",
                     shuffle.place,
-                    "The shuffle is behind the repeat: some samples come twice before others come at all.",
+                    "The shuffle comes after the repeat: some samples come twice before others come once.",
                     "the order of the samples, and statistics per epoch",
                     "ds.shuffle(n).repeat(...)",
                 )
@@ -104,8 +104,8 @@ def shared_cache_file(view: View) -> Iterator[Finding]:
                     "shared-cache-file",
                     cache.place,
                     f"The cache file {name} is used twice: the second user gets the first one's data, or an error.",
-                    "the data themselves",
-                    "A file name of its own for each dataset",
+                    "the data itself",
+                    "Give each dataset its own file name",
                 )
             used.add(name)
             if any(Path(name).parent.glob(Path(name).name + "*.lockfile")):

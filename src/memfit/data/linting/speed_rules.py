@@ -61,7 +61,7 @@ def prefetch_before_work(view: View) -> Iterator[Finding]:
             yield Finding(
                 "prefetch-not-last",
                 stage.place,
-                f"This work comes behind the last prefetch (stage {last.place}), so it is not done ahead.",
+                f"This work comes after the last prefetch (stage {last.place}), so it is not done ahead.",
                 _time(stage.count, _DECODE_MS),
                 "Move the prefetch to the end",
             )
@@ -85,7 +85,7 @@ def python_in_map(view: View) -> Iterator[Finding]:
                 "python-serialises",
                 stage.place,
                 "Parallel calls of Python code take turns: Python runs one at a time.",
-                "nearly all of the hoped-for speed-up",
+                "nearly all of the expected speed-up",
                 "TensorFlow ops, or Python on whole batches, or a separate process for the data",
             )
 
@@ -121,7 +121,7 @@ def device_copy_not_last(view: View) -> Iterator[Finding]:
         yield Finding(
             "device-prefetch-not-last",
             later[0],
-            "Stages behind prefetch_to_device bring the data back to the host.",
+            "Stages after prefetch_to_device bring the data back to the host.",
             "a copy to the device and back for every batch",
             "tf.data.experimental.prefetch_to_device(...) as the very last stage",
         )

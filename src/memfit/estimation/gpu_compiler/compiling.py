@@ -46,7 +46,7 @@ def compiler_version() -> str:
         ) from None
     if len(set(versions.values())) > 1:
         parts = ", ".join(f"{package} {number}" for package, number in versions.items())
-        raise NotCompiled(f"the compiler's parts are of different versions ({parts}); {_INSTALL}")
+        raise NotCompiled(f"the compiler's packages have different versions ({parts}); {_INSTALL}")
     return f"jaxlib {versions['jaxlib']}"
 
 

@@ -52,7 +52,7 @@ def prepare_step(payload: bytes, build: Build | None, phase: str) -> tuple[Any, 
     know_own_variables(model.optimizer)
     model.jit_compile = True  # as on a GPU; on a CPU Keras resolves "auto" to False, and steps look at it
     if phase == "train" and "make_train_function" in vars(model):
-        raise NotCompiled("its training function is its own, and only a train_step can be compiled")
+        raise NotCompiled("it overrides make_train_function, and only a train_step can be compiled")
     # A custom step may have no use for this or fail in it; then the step makes its variables itself.
     with suppress(Exception):
         keras_training.build(model, *keras.utils.unpack_x_y_sample_weight(spec.batch(2)))

@@ -184,7 +184,7 @@ class CompiledStep:
             InvalidInput: Always.
         """
         raise InvalidInput(
-            "A timeline comes from a recording, and the compiler's figures have none",
+            "A timeline needs a recording, and the GPU compiler's figures have none",
             received=self._source.text,
             remedy="Leave out the device",
         )

@@ -247,7 +247,7 @@ class ReplayedStep:
         """Lines for a person about what is needed."""
         low, high = self.spread
         more = self.needed / self.peak - 1
-        lines = [f"steps peak between {low} and {high}; to run it needs {self.needed} ({more:+.1%})"]
+        lines = [f"single steps peak between {low} and {high}; to run it needs {self.needed} ({more:+.1%})"]
         if self._source.device is not None:
             name = self._source.device.name
             lines.append(f"of that, {Size(self._workspace)} is a guess for {name}'s kernel workspace")

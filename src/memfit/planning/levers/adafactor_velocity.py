@@ -19,7 +19,7 @@ class AdafactorVelocity(LighterOptimizer):
 
     def explain(self, job: Job, batch_size: int) -> str:
         """Says what is not kept."""
-        return "Keras keeps a copy of the weights' size that every step computes anew from the factors"
+        return "Keras keeps a copy of the weights that every step computes again and never reads"
 
     def predict_saving(self, facts: Facts, recipe: Recipe, batch_size: int) -> int:
         """As much as the gradients: nearly all of them are those of matrices."""

@@ -18,8 +18,8 @@ class Allocator(Lever):
 
     def explain(self, job: Job, batch_size: int) -> str:
         """Says how to set it."""
-        return 'yours to change: memfit.configure(allocator="async") at the top of the script fragments less'
+        return 'up to you: memfit.configure(allocator="async") at the top of the script fragments less'
 
     def why_not(self, job: Job) -> str | None:
         """There has to be a GPU."""
-        return None if gpus() else "there is no GPU here whose allocator could be set"
+        return None if gpus() else "there is no GPU, and only a GPU's allocator can be chosen"

@@ -25,9 +25,7 @@ class EightBitMoments(LighterOptimizer):
     def explain(self, job: Job, batch_size: int) -> str:
         """Says what it does to the optimizer, and until when."""
         name = type(job.model.optimizer).__name__
-        return (
-            f"{name} keeps its moments rounded to 8 bits while it trains, and has them in 32 again afterwards"
-        )
+        return f"{name} keeps its moments in 8 bits during training, and in float32 again afterwards"
 
     def predict_saving(self, facts: Facts, recipe: Recipe, batch_size: int) -> int:
         """Three quarters of both moments."""

@@ -24,12 +24,12 @@ class HostInputs(Lever):
 
     def explain(self, job: Job, batch_size: int) -> str:
         """Says where samples come from."""
-        return "a step takes its samples from your arrays"
+        return "each step reads its samples from your arrays"
 
     def why_not(self, job: Job) -> str | None:
         """Says why the samples cannot be taken from the host as they are needed."""
         if job.is_compiled:
-            return "XLA compiles the step, and such a step cannot read from the host"
+            return "a step compiled by XLA cannot read from the host"
         return why_not_host_arrays(job.model, job.data)
 
     def see_in_data(self, job: Job) -> str | None:

@@ -24,9 +24,7 @@ class ImmediateUpdate(Lever):
 
     def explain(self, job: Job, batch_size: int) -> str:
         """Says what it gives up."""
-        return (
-            "gradients are not kept, as in stock Keras; a step that runs out of memory cannot be rolled back"
-        )
+        return "gradients are applied at once, as in stock Keras; a step that runs out cannot be rolled back"
 
     def why_not(self, job: Job) -> str | None:
         """Says why the update cannot be moved."""

@@ -91,7 +91,7 @@ def _find_layer_that_differs(model: Any) -> str | None:
         return f"batch statistics over fewer samples in {_name(normalising)}"
     for layer in layers:
         if isinstance(layer, keras.layers.SpectralNormalization) or _has_own_state(layer):
-            return f"the state of {layer.name} moves with every micro-batch"
+            return f"the state of {layer.name} changes with every micro-batch"
     return None
 
 

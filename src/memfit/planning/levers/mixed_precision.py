@@ -32,7 +32,7 @@ class LoweredPrecision(Lever):
         """Says why the model cannot be lowered."""
         for layer in all_layers(job.model):
             if layer.dtype_policy.name != "float32":
-                return f"{layer.name} computes under the policy {layer.dtype_policy.name} already"
+                return f"{layer.name} already uses the policy {layer.dtype_policy.name}"
         return None
 
     def offer(self, job: Job, recipe: Recipe, batch_size: int) -> Iterator[Recipe]:

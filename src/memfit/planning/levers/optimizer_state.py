@@ -29,7 +29,7 @@ class OptimizerState(Lever):
     def explain(self, job: Job, batch_size: int) -> str:
         """Says what the other one keeps."""
         name = type(innermost(job.model.optimizer)).__name__
-        return f"yours to change: memfit.optimizers.{_LIGHTEST} keeps less than {name}, and converges differently"
+        return f"up to you: memfit.optimizers.{_LIGHTEST} keeps less than {name}, and converges differently"
 
     def why_not(self, job: Job) -> str | None:
         """The optimizer has to keep more than the lightest one, and have no such form itself."""

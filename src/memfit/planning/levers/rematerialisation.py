@@ -47,7 +47,7 @@ class Rematerialisation(Lever):
         """Says how many segments."""
         if recipe.segments is None:
             return ""
-        split = ", large convolutions in parts of the batch" if recipe.segments.split_convolutions else ""
+        split = ", large convolutions in slices of the batch" if recipe.segments.split_convolutions else ""
         count = recipe.segments.count
         return f"{count} segment{'s' if count > 1 else ''}{split}"
 

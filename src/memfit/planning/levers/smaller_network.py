@@ -31,8 +31,8 @@ class SmallerNetwork(Lever):
         trained = sum(math.prod(weight.shape) for weight in job.model.trainable_variables)
         share = sum(math.prod(layer.kernel.shape) for layer in convolutions) / max(trained, 1)
         if share <= _WORTH_SAYING:
-            return "yours to change: `memfit slim` compares smaller networks"
+            return "up to you: `memfit slim` compares smaller networks"
         return (
-            f"yours to change: `memfit slim` compares smaller networks ({share:.0%} of the weights are 2D "
+            f"up to you: `memfit slim` compares smaller networks ({share:.0%} of the weights are 2D "
             "convolutions)"
         )

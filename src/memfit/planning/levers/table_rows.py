@@ -32,7 +32,7 @@ class TableRows(Lever):
         """Says what is kept for the tables, and which optimizer would keep none of it."""
         name = type(innermost(job.model.optimizer)).__name__
         return (
-            f"yours to change: {name} keeps state for all rows of {len(_tables(job.model))} table(s) and updates "
+            f"up to you: {name} keeps state for all rows of {len(_tables(job.model))} table(s) and updates "
             "all of them; plain SGD for the tables keeps none and updates a batch's rows, and converges differently"
         )
 

@@ -33,13 +33,13 @@ class Uint8Inputs(Lever):
     def explain(self, job: Job, batch_size: int) -> str:
         """Says where to scale them."""
         if any(type(layer).__name__ in _SCALING for layer in all_layers(job.model)):
-            return "yours to change: feed uint8, as the model scales its inputs"
-        return "yours to change: feed uint8 images, and scale in the model (Rescaling)"
+            return "up to you: feed uint8, as the model scales its inputs"
+        return "up to you: feed uint8 images, and scale in the model (Rescaling)"
 
     def why_not(self, job: Job) -> str | None:
         """Only images hold 8 bits a value as a rule, and where there is an example it tells."""
         try:
-            return None if _float_images(job) else "the inputs are not images, or not in floats"
+            return None if _float_images(job) else "the inputs are not float images with pixel values"
         except CannotTell:
             return "the shapes of the inputs are not known"
 

@@ -13,7 +13,7 @@ class Frozen(Variant):
     """Trains only the last layers: no gradients, optimizer state or kept activations of those before."""
 
     name = "frozen"
-    meaning = "the share of the layers with weights, from the first on, that are not trained"
+    meaning = "the fraction of layers with weights, from the first on, that are not trained"
     default, least, most = 0.5, 0.01, 0.99
 
     def why_not(self, model: Any) -> str | None:

@@ -30,7 +30,7 @@ class LoRA(Variant):
                 layer.enable_lora(rank)
                 adapted += 1
         if not adapted:
-            raise CannotSlim(f"adapters of rank {rank} would be as large as the weights they stand for")
+            raise CannotSlim(f"adapters of rank {rank} would be as large as the weights they replace")
         notes = (
             f"{adapted} layers train adapters of rank {rank}; their own weights stay as they are",
             "gradients and optimizer state shrink, activations do not",

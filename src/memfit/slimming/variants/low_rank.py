@@ -26,7 +26,7 @@ class LowRank(Variant):
     """Replaces the matrix of a layer by its nearest product of two thin ones, where that has fewer weights."""
 
     name = "low-rank"
-    meaning = "the share of each matrix's energy that is kept"
+    meaning = "the fraction of each matrix's energy that is kept"
     default, least, most = 0.9, 0.05, 0.999
 
     def why_not(self, model: Any) -> str | None:
@@ -66,7 +66,7 @@ class LowRank(Variant):
         notes = (
             f"{len(ranks)} of {len(large)} dense layers and 1x1 convolutions have rank "
             f"{min(ranks.values())} to {max(ranks.values())}",
-            "each keeps one thin activation more for the backward pass",
+            "each keeps one more thin activation for the backward pass",
         )
         return Made(compile_like(rebuilt.model, model), notes, kept / max(whole, 1e-30))
 

@@ -26,7 +26,7 @@ class MixedPrecision(Variant):
         """Says that it computes in something else than float32 already."""
         for layer in all_layers(model):
             if layer.dtype_policy.name != "float32":
-                return f"{layer.name} computes under the policy {layer.dtype_policy.name} already"
+                return f"{layer.name} already uses the policy {layer.dtype_policy.name}"
         return None
 
     def make(self, model: Any, amount: float) -> Made:

@@ -24,7 +24,7 @@ class Narrow(Variant):
     """
 
     name = "narrow"
-    meaning = "the share of the channels that is kept"
+    meaning = "the fraction of channels that is kept"
     default, least, most = 0.75, 0.05, 0.95
 
     def why_not(self, model: Any) -> str | None:

@@ -31,7 +31,7 @@ class Quantised(Variant):
         if not count:
             raise CannotSlim("Keras quantises Dense, EinsumDense and Embedding, and it has none of them")
         notes = (
-            "for inference only: it saves nothing in training, which needs weights that can change by little",
+            "for inference only: it saves nothing in training, which needs weights that can change in small steps",
             f"{count} of its {len(before)} weights became int{int(amount)}: Keras quantises no others",
         )
         return Made(new, notes, trains=False)

@@ -67,7 +67,7 @@ class Separable(Variant):
                 kept, whole = kept + after, whole + before
         notes = (
             f"{len(chosen)} of {_convolutions(model)} 2D convolutions are separable",
-            "each keeps one activation more for the backward pass, the output of its depthwise half",
+            "each keeps one more activation for the backward pass, the output of its depthwise half",
         )
         return Made(compile_like(rebuilt.model, model), notes, kept / max(whole, 1e-30))
 

@@ -16,7 +16,7 @@ class SmallerInput(Variant):
     """Builds the network for images of a smaller height and width, with all of its weights."""
 
     name = "smaller input"
-    meaning = "the share of the height and width that is kept"
+    meaning = "the fraction of height and width that is kept"
     default, least, most = 0.75, 0.1, 0.95
     resizes = True
 
@@ -49,10 +49,10 @@ class SmallerInput(Variant):
                 )
         rebuilt.carry_weights()
         before, after = (tuple(functional_of(each).inputs[0].shape[1:3]) for each in (model, rebuilt.model))
-        notes = [f"images of {after[0]}x{after[1]} for {before[0]}x{before[1]}: yours to resize"]
+        notes = [f"images of {after[0]}x{after[1]} for {before[0]}x{before[1]}: you have to resize them"]
         pairs = zip(functional_of(model).outputs, functional_of(rebuilt.model).outputs, strict=True)
         if any(old.shape != new.shape for old, new in pairs):
-            notes.append("its outputs are smaller, too: so must the targets be")
+            notes.append("its outputs are smaller too, and so must the targets be")
         return Made(compile_like(rebuilt.model, model), tuple(notes))
 
 

@@ -72,7 +72,7 @@ class Variant(ABC):
             raise InvalidInput(
                 f"The amount of {self.name!r} is {self.meaning}: {kind}{limits}",
                 received=amount,
-                remedy=f"{self.default:g} is what is taken where none is given",
+                remedy=f"{self.default:g} is the default",
             )
         return amount
 

@@ -51,10 +51,10 @@ def try_in_parts(loss: LossFunction, samples: Sequence[Any]) -> Trial:
         samples: Arrays for its tensors, with a few samples.
     """
     if not any(loss.call.has_samples):
-        return Trial(why_not="nothing that it is called with has samples")
+        return Trial(why_not="none of its arguments has a batch dimension")
     if loss.seen.draws:
-        reason = "other random numbers: those of tf.random without a seed cannot be drawn in parts"
-        return Trial(differs=f"{reason} (and its loss was taken for a mean over the samples, unchecked)")
+        reason = "other random numbers: those of tf.random without a seed cannot be drawn per micro-batch"
+        return Trial(differs=f"{reason} (and its loss is assumed, unchecked, to be a mean over samples)")
     for count, part in _TRIED:
         few = [
             array[:count] if has else array for array, has in zip(samples, loss.call.has_samples, strict=True)
@@ -64,8 +64,8 @@ def try_in_parts(loss: LossFunction, samples: Sequence[Any]) -> Trial:
         except tf.errors.ResourceExhaustedError:
             continue
         except Exception as error:  # whatever a user's function raises
-            return Trial(why_not=f"it could not be tried in parts: {in_one_line(error)}")
-    return Trial(why_not="it could not be tried in parts: memory ran out for a few samples")
+            return Trial(why_not=f"it could not be tried in micro-batches: {in_one_line(error)}")
+    return Trial(why_not="it could not be tried in micro-batches: memory ran out for a few samples")
 
 
 def _try(loss: LossFunction, samples: Sequence[Any], part: int) -> Trial:
@@ -88,12 +88,10 @@ def _try(loss: LossFunction, samples: Sequence[Any], part: int) -> Trial:
         if again and not again[0].agrees(again[1], tolerance):
             right, whole, mean = None, *again
     if right is None:
-        story = f"a few samples have a loss of {whole.loss:.4g} at once and {mean.loss:.4g} in parts"
-        return Trial(why_not=f"its loss, or a gradient, does not add up from parts of a batch ({story})")
+        story = f"a few samples have a loss of {whole.loss:.4g} in one batch and {mean.loss:.4g} in parts"
+        return Trial(why_not=f"its loss, or a gradient, does not add up over micro-batches ({story})")
     if loss.seed_states and loss.jit_compile:
-        return Trial(
-            differs="other random numbers: XLA draws them in an order of its own", sums=right is total
-        )
+        return Trial(differs="other random numbers: XLA draws them in its own order", sums=right is total)
     if not all(map(np.array_equal, whole.state, right.state)) and not whole.state_agrees(right, tolerance):
         return Trial(differs="it changes variables with every micro-batch", sums=right is total)
     return Trial(sums=right is total)

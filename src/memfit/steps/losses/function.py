@@ -167,7 +167,7 @@ class LossFunction:
             wanted = tf.nest.flatten(self._wanted)
         if len(wanted) != len(specs) or not set(wanted) <= {GATHER, SUM, MEAN, None}:
             raise InvalidInput(
-                '`outputs` is "gather", "sum" or "mean", or has one of them for each further output',
+                '`outputs` is "gather", "sum" or "mean", or a dict with one of them for each further output',
                 received=self._wanted,
             )
         return [self._join(spec) if way is None else way for spec, way in zip(specs, wanted, strict=True)]

@@ -108,7 +108,7 @@ class GradientStep:
             found = self._add_up_parts(tensors, self._accumulators)
         if all(gradient is None for gradient in found.gradients):
             raise InvalidInput(
-                "The loss must be differentiable by the variables that were given, and none has a gradient",
+                "The loss must depend on the given variables, but none of them has a gradient",
                 received=self._loss.name,
                 remedy="Compute the loss from them with TensorFlow's or Keras's ops, not with NumPy or argmax",
             )
@@ -179,7 +179,7 @@ class Joined:
         for spec in added:
             if not spec.shape.is_fully_defined():
                 raise InvalidInput(
-                    "Outputs that are added up over parts of a batch have the same shape in each",
+                    "Outputs that are added up over micro-batches must have the same shape in each",
                     received=spec.shape,
                     remedy='Return it with one row for each sample, and outputs="gather"',
                 )

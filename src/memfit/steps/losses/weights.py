@@ -48,5 +48,5 @@ def weight_of(variable: Any) -> Weight:
     if isinstance(variable, tf.Variable):
         return Weight(variable.name.partition(":")[0], variable)
     raise InvalidInput(
-        "Gradients are those of variables, of Keras or TensorFlow", received=type(variable).__name__
+        "memfit.gradients takes Keras or TensorFlow variables", received=type(variable).__name__
     )

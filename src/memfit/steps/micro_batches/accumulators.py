@@ -120,7 +120,7 @@ class Accumulators:
             return known
         if tf.executing_eagerly():  # this part has been computed; there is no way back
             raise InvalidInput(
-                "In micro-batches an eager step knows only embedding layers to have sparse gradients",
+                "With run_eagerly and micro-batches only embedding layers may have sparse gradients",
                 received=weight.path,
                 remedy="Compile the model without run_eagerly",
             )

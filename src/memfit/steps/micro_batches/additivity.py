@@ -54,10 +54,10 @@ def find_loss_difference(model: keras.Model, data: Any) -> str | None:
             whole, parts = _losses_whole_and_in_parts(model, samples)
         except Exception as error:  # whatever a user's loss raises; other numbers may be invalid to it
             if samples is few or isinstance(error, tf.errors.ResourceExhaustedError):
-                return f"its loss could not be tried in parts ({type(error).__name__})"
+                return f"its loss could not be tried in micro-batches ({type(error).__name__})"
         else:
             if not _agree(whole, parts, model.compute_dtype):
-                return f"a few samples have a loss of {whole:.4g} at once and {parts:.4g} in parts"
+                return f"a few samples have a loss of {whole:.4g} in one batch and {parts:.4g} in parts"
     return None
 
 

@@ -1,7 +1,7 @@
 """Trying, on a few samples, whether a model gives each sample the same output whatever it is batched with.
 
 Keras's own layers do, and where they draw random numbers a micro-batch draws those of the whole batch. Layers that
-mix samples, code of the user's own, and random numbers that cannot be drawn in parts are seen by computing them:
+mix samples, code of the user's own, and random numbers that cannot be drawn so are seen by computing them:
 once for all samples, once in parts.
 """
 
@@ -32,20 +32,22 @@ def find_difference(model: keras.Model, x: Any) -> str | None:
     if not (own_code or keras_layers.own_seed_generators(model)):
         return None
     if not all(layer.built for layer in keras_layers.all_layers(model)):
-        return "it could not be tried in parts before its first batch: not all of its layers are built"
+        return (
+            "it could not be tried in micro-batches before its first batch: not all of its layers are built"
+        )
     try:
         whole, parts, draws = _compute_whole_and_in_parts(model, x)
     except Exception as error:  # whatever a user's layer raises on synthetic samples
-        return f"it could not be tried in parts ({type(error).__name__})"
+        return f"it could not be tried in micro-batches ({type(error).__name__})"
     if draws and model.jit_compile:
-        return "other random numbers: XLA draws them in an order of its own"
+        return "other random numbers: XLA draws them in its own order"
     if draws and model.run_eagerly:
         return "other random numbers: a step that runs eagerly does not say which dimension is the samples'"
     if all(_agree(one, two) for one, two in zip(whole, parts, strict=True)):
         return None
     if own_code:
         return "a sample's output depends on the samples it is batched with, or on other random numbers"
-    return "other random numbers: they cannot be drawn in parts"
+    return "other random numbers: they cannot be drawn per micro-batch"
 
 
 def _compute_whole_and_in_parts(model: keras.Model, x: Any) -> tuple[list[Any], list[Any], bool]:

@@ -69,7 +69,7 @@ class TensorSamples(Samples):
         for leaf in leaves:
             if leaf.shape.rank == 0:
                 raise InvalidInput(
-                    "A batch can be cut into micro-batches only if everything in it has the samples as its "
+                    "A batch can be split into micro-batches only if everything in it has the batch as its "
                     "first dimension",
                     received=f"a scalar of {leaf.dtype.name} in the data",
                     remedy="Repeat the value for every sample, or fit without micro-batches",

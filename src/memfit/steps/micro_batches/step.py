@@ -194,7 +194,7 @@ def _results(model: keras.Model, names: set[str]) -> dict[str, Any]:
     logs: dict[str, Any] = model.get_metrics_result()
     if set(logs) != names:
         raise InvalidInput(
-            "With micro-batches the logs of a step are the model's metrics, and an overridden compute_metrics "
+            "With micro-batches the logs of a step are the model's metrics, but an overridden compute_metrics "
             "returned others",
             received=sorted(names ^ set(logs)),
             remedy="Keep what it computes in metrics of the model and return self.get_metrics_result()",

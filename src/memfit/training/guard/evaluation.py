@@ -68,8 +68,8 @@ class _Guarded:
             note("Rolled back; nothing smaller is left")
             least = f"{self._size or 'one'} sample(s)" if self._divisible else "one batch"
             raise OutOfMemory(
-                f"There is no memory for the {self._phase} of even {least} at a time: {lack}. The model is as it "
-                "was. Free memory that other programs or tensors hold, or give smaller batches."
+                f"Not enough memory for the {self._phase} of even {least} at a time: {lack}. The model is as it "
+                "was. Free memory held by other programs or tensors, or use smaller batches."
             )
 
 

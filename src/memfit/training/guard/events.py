@@ -46,10 +46,10 @@ class Event:
 
 
 class OutOfMemory(MemfitError, RuntimeError):
-    """Memory ran out, and the training cannot go on in this process.
+    """Memory ran out, and training cannot continue in this process.
 
     Attributes:
-        intact: Whether the model is as it was before the batch; otherwise a part of its weights was updated and
+        intact: Whether the model is as it was before the batch; otherwise some weights were updated and
             only a checkpoint helps.
     """
 
@@ -143,7 +143,7 @@ def check_survivable(model: keras.Model, lack: Shortage) -> None:
     if model.jit_compile and not model.run_eagerly and device_name().startswith("CPU"):
         raise OutOfMemory(
             f"A step that XLA had compiled ran out of memory: {lack}. On the CPU TensorFlow does not survive this: "
-            "the weights cannot be trusted any more. Go on from a checkpoint (`memfit run` does), compile with "
+            "the weights cannot be trusted any more. Continue from a checkpoint (`memfit run` does), compile with "
             "jit_compile=False, or plan for less memory.",
             intact=False,
         )

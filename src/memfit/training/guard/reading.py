@@ -64,8 +64,8 @@ class Reader:
             except InvalidInput:
                 self._journal.ran_out("data", self._batch + 1, lack, f"Could not read {place}")
                 raise OutOfMemory(
-                    f"There was no memory to read {place} ({lack}), and this data cannot be opened again at that "
-                    "batch in this process. The model is as it was after the batch before."
+                    f"Not enough memory to read {place} ({lack}), and this data cannot be opened again at that "
+                    "batch in this process. The model is as it was after the previous batch."
                 ) from None
             self._journal.ran_out("data", self._batch + 1, lack, f"Opened the data again at {place}")
         raise AssertionError("the last try returns or raises")
@@ -131,7 +131,7 @@ def check_shapes(model: keras.Model, data: Any, batch: int) -> None:
             want not in (None, got) for want, got in zip(wanted, given, strict=True)
         ):
             raise InvalidInput(
-                f'All batches are of the shape {wanted} that the model takes for "{tensor.name}"',
+                f'All batches must have the shape {wanted} that the model expects for "{tensor.name}"',
                 received=f"{given} in batch {batch}",
-                remedy="Crop, pad or leave out what is of another shape; the batches before it are trained",
+                remedy="Crop, pad or drop what has another shape; the batches before it were trained",
             )

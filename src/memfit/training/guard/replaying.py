@@ -110,7 +110,7 @@ class Replaying:
                 return result
             if step.computing_has_updated:
                 raise self.half_updated(
-                    lack, "a step that updates weights while it computes cannot be taken up half-way"
+                    lack, "a step that updates weights while it computes cannot be continued half-way"
                 )
             check_survivable(self._owner, lack)
             step.undo()
@@ -146,8 +146,8 @@ class Replaying:
         """Builds the error of an update that was cut off for good."""
         self.note(lack, f"The update had begun and cannot be finished: {reason}")
         return OutOfMemory(
-            f"Memory ran out while the weights were being updated ({lack}), and {reason}. A part of the weights "
-            "is updated and the rest is not: go on from a checkpoint.",
+            f"Memory ran out while the weights were being updated ({lack}), and {reason}. Some weights are "
+            "updated and others are not: continue from a checkpoint.",
             intact=False,
         )
 
@@ -179,18 +179,21 @@ class Replaying:
         way.quiet = 0
         if way.tighter is not None:  # a trial, and the last one
             way.recipe, way.tighter, way.faster = way.tighter, None, []
-            self.note(lack, f"Rolled back; goes on in {self.recipe}")
+            self.note(lack, f"Rolled back; continues in {self.recipe}")
             return 0
         if not repeated and self._room.there_is((way, way.recipe)):
-            self.note(lack, "Rolled back; there is room for the step again, and it is repeated")
+            self.note(lack, "Rolled back; enough memory is free again, so the step is repeated")
             return 1
         need = self._room.need.get((way, way.recipe))
         tighter = self._tightening.tighter(self.recipe, data, need, free())
         if tighter is None:
             if repeated < _REPEATS and self._may_have_been_unlucky():
-                self.note(lack, "Rolled back; nothing tighter is left or allowed, and it is repeated")
+                self.note(
+                    lack,
+                    "Rolled back; nothing that needs less memory is left or allowed, so it is repeated as it is",
+                )
                 return repeated + 1
-            self.note(lack, "Rolled back; nothing tighter is left or allowed")
+            self.note(lack, "Rolled back; nothing that needs less memory is left or allowed")
             raise self.no_room(lack, need)
         before = way.recipe
         way.faster.append(before)
@@ -214,7 +217,7 @@ class Replaying:
         if not self._room.there_is((way, way.faster[-1])):
             return
         way.tighter, way.recipe = way.recipe, way.faster.pop()
-        self._journal.note(f"There is room again: from batch {self.batch} on in {self.recipe}.")
+        self._journal.note(f"Enough memory is free again: from batch {self.batch} on in {self.recipe}.")
 
 
 def _describe(limits: Sequence[BatchShape] | None) -> str:

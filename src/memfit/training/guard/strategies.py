@@ -19,7 +19,7 @@ def explain_strategy(model: keras.Model) -> list[str]:
     if not model.compiled:
         return []
     found = _find_differences(model)
-    return [f"Under a distribution strategy Keras computes this otherwise: {'; '.join(found)}. {_INSTEAD}"]
+    return [f"Under a distribution strategy Keras computes this differently: {'; '.join(found)}. {_INSTEAD}"]
 
 
 def explain_distribution() -> str | None:

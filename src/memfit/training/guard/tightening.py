@@ -53,7 +53,7 @@ class Tightening:
         """Says what would help where there is nothing tighter."""
         parts = [f"Not even a step in {recipe} fits: {shortage}."]
         if need is not None:
-            parts.append(f"Such a step was seen to take {Size(need)}.")
+            parts.append(f"Such a step took {Size(need)} before.")
         if free is not None:
             parts.append(f"Free now: {Size(free)}.")
         parts.append("The model is as it was before this batch.")
@@ -65,8 +65,8 @@ class Tightening:
                 continue
             if lever.tighten(job, recipe, samples, _BLINDLY) is not None:
                 why = lever.explain(job, samples)
-                parts.append(f'With allow="{fidelity}" it could go on in {lever.name} ({why}).')
-        parts.append("Free memory that other programs or tensors hold, or give more.")
+                parts.append(f'With allow="{fidelity}" it could continue with {lever.name} ({why}).')
+        parts.append("Free memory held by other programs or tensors, or allow more.")
         return " ".join(parts)
 
     def _look_at(self, data: Any) -> tuple[Job, int]:

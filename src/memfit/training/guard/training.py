@@ -108,7 +108,7 @@ class GuardedTraining:
             gc.collect()
             if (reason := step.update_lost) is not None:
                 raise replaying.half_updated(lack, reason)
-            replaying.note(lack, "Kept the gradients; the update is taken up where it was cut off")
+            replaying.note(lack, "Kept the gradients; the update continues where it stopped")
             _, lack = attempt(step.finish_update)
         if lack is None:
             return

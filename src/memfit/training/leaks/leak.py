@@ -68,7 +68,7 @@ class Leaks(Shown):
             return f"No memory grows steadily (watched for {self.seconds:.0f} s)."
         blocks = []
         for leak in self.leaks:
-            rows = [["held by", leak.holder], ["grows at", _short(leak.line) or "no line of yours"]]
+            rows = [["held by", leak.holder], ["grows at", _short(leak.line) or "no line of your code"]]
             rows += [["each", str(leak.per_item)]] if leak.per_item else []
             text = table([*rows, ["fix", leak.fix]])
             title = f"{leak.where} memory grows by {leak.per_minute} a minute ({leak.kind})"

@@ -19,7 +19,7 @@ def begin() -> Watcher:
     with _lock:
         if _running:
             raise InvalidInput(
-                "A watch cannot run inside of another: both would look at the same memory",
+                "A watch cannot run inside another one: both would watch the same memory",
                 remedy="Watch only the outer loop, and not in a script that runs under `memfit run --watch`",
             )
         _running.append(Watcher())

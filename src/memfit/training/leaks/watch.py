@@ -17,7 +17,7 @@ _log = logging.getLogger("memfit")
 class watch(keras.callbacks.Callback):  # noqa: N801 (used as a function: `with memfit.watch():`)
     """Finds memory that grows steadily, what holds it, and the line that lets it grow.
 
-    It watches any loop: `fit`, `predict` or `model(x)` called again and again, a training loop of your own. A
+    It watches any loop: `fit`, `predict` or `model(x)` called again and again, a custom training loop. A
     thread looks at the memory and at what your names hold, and costs about 3% of the time. What grew in
     proportion to time from the middle to the end is a leak; what fills up and stops, or is freed again, is not.
     Each leak is logged as a warning of the logger "memfit" at the end. Less than about ten seconds show too little.

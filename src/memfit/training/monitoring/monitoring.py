@@ -26,7 +26,7 @@ class MemoryMonitor(keras.callbacks.ProgbarLogger):
     record, with what grows.
 
     Args:
-        log: Whether the two figures go into Keras's logs as well, for the callbacks behind this one in the list
+        log: Whether the two figures go into Keras's logs as well, for the callbacks after this one in the list
             (`TensorBoard`, `CSVLogger`, W&B) and for the `History`.
 
     Attributes:

@@ -79,4 +79,6 @@ class RecordingCallback(keras.callbacks.Callback):
         if growth is not None:
             self._leaks = True
             says = f"Host memory grew by {Size(growth[0])} an epoch, {growth[1]} epochs in a row."
-            self._recorder.mark("leak", f"{says} A memfit.MemoryMonitor among the callbacks says what grows.")
+            self._recorder.mark(
+                "leak", f"{says} Add memfit.MemoryMonitor() to the callbacks to see what grows."
+            )

@@ -103,7 +103,7 @@ class Comparison:
         """
         if self.peak is None:
             raise InvalidInput(
-                "Peaks are compared where both are measured or both are predicted",
+                "Peaks can be compared if both are measured or both are predicted",
                 received=f"{self.before.name}: {_known(self.before)}; {self.after.name}: {_known(self.after)}",
                 remedy="Compare two runs in an arena or on a GPU, two plans, or two estimates",
             )
@@ -224,7 +224,9 @@ def _side_of_estimate(name: str, data: Mapping[str, Any]) -> Side:
             },
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidInput(f"That is not an estimate as memfit writes it ({error})", received=name) from error
+        raise InvalidInput(
+            f"The file is not an estimate written by memfit ({error})", received=name
+        ) from error
 
 
 def _add_up(shares: Iterable[tuple[str, int]]) -> dict[str, int]:

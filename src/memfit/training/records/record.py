@@ -242,7 +242,9 @@ class RunRecord(Shown):
         try:
             rest = dict(data)
             if rest.pop("format") != FORMAT:
-                raise InvalidInput("The record is of another version of memfit", received=data["format"])
+                raise InvalidInput(
+                    "The record was written by another version of memfit", received=data["format"]
+                )
             sizes = ("memory", "host_memory", "device_peak", "host_peak")
             rest |= {name: Size(rest[name]) for name in sizes if rest[name] is not None}
             rest["process"] = Process(**rest["process"])

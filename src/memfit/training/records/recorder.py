@@ -173,7 +173,9 @@ class Recorder:
             self.path = write_record(self.record, self._folder)
         except OSError as error:
             if not self._failed:
-                _LOG.info("The record of the run cannot be written (%s); training goes on.", error)
+                _LOG.info(
+                    "The record of the run cannot be written (%s); training continues without it.", error
+                )
             self._failed = True
         self._cost = time.thread_time() - begun
         self._written = time.monotonic()

@@ -27,7 +27,7 @@ def check_alone(tiles: Any, micro_batch: int | None) -> None:
     """Refuses tiles of micro-batches: images are computed one at a time."""
     if micro_batch is not None:
         raise InvalidInput(
-            "Tiles are of one image at a time, so give `tiles` or `micro_batch`, not both",
+            "Tiles work on one image at a time: pass `tiles` or `micro_batch`, not both",
             received=f"tiles={tiles!r}, micro_batch={micro_batch}",
         )
 

@@ -80,8 +80,8 @@ class Tiling:
         if self._sides is not None or smaller.tile == grid.tile:
             self._journal.ran_out(self._phase, self._batch, lack, "Nothing smaller is left or allowed")
             raise OutOfMemory(
-                f"There is no memory for tiles of {_describe(grid.tile)}: {lack}. "
-                "Free memory that other programs or tensors hold, or give smaller tiles."
+                f"Not enough memory for tiles of {_describe(grid.tile)}: {lack}. "
+                "Free memory held by other programs or tensors, or use smaller tiles."
             )
         self._grids[image] = smaller
         done = f"Computed again in tiles of {_describe(smaller.tile)}"
