@@ -100,11 +100,13 @@ def explain_mixed_samples(model: keras.Model, data: Any, allowed: Fidelity, coun
         InvalidInput: If they do, and only exact results are allowed.
     """
     job = Job(model, TRIED_SAMPLES, Size(0), allowed, data)
-    for reason in filter(None, (job.outputs_differ, job.losses_differ)):
-        if allowed == Fidelity.EXACT:
-            raise InvalidInput(
-                "Ranks compute shares of a batch: exact where no sample's output or loss depends on the others",
-                received=reason,
-                remedy='Train it in one process, or allow "near"',
-            )
-        yield f"near, on {count} ranks: {reason}."
+    reason = job.outputs_differ or job.losses_differ
+    if reason is None:
+        return
+    if allowed == Fidelity.EXACT:
+        raise InvalidInput(
+            "Ranks compute shares of a batch: exact where no sample's output or loss depends on the others",
+            received=reason,
+            remedy='Train it in one process, or allow "near"',
+        )
+    yield f"near, on {count} ranks: {reason}."
