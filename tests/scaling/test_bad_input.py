@@ -147,5 +147,5 @@ def test_what_looks_at_whole_batches_is_near_on_ranks_and_refused_where_exact_is
         assert list(explain_mixed_samples(model, data, Fidelity.EXACT, 2)) == []
         return
     assert [remark.startswith("near, on 2 ranks: ") and reason in remark for remark in remarks] == [True]
-    with pytest.raises(InvalidInput, match="Ranks compute shares of a batch"):
+    with pytest.raises(InvalidInput, match="Ranks compute parts of a batch"):
         list(explain_mixed_samples(model, data, Fidelity.EXACT, 2))

@@ -130,7 +130,7 @@ def test_what_other_ranks_decode_is_not_decoded() -> None:
 def test_what_cannot_be_cut_is_read_whole_and_its_cost_said(make: Callable[[Any], Any], reason: str) -> None:
     with reading_shares({"x": make(_ELEMENTS), "validation_data": None}, 0, 4) as reading:
         assert not reading.shares
-        assert "is done 4 times" in reading.remarks[0]
+        assert "decoding is done 4 times" in reading.remarks[0]
         assert reason in reading.remarks[0]
 
 
@@ -138,7 +138,7 @@ def test_what_every_rank_reads_before_the_cut_is_said() -> None:
     data = _ELEMENTS.filter(lambda *_: True).map(_decode).batch(4)
     with reading_shares({"x": data, "validation_data": None}, 0, 2) as reading:
         assert reading.shares == {"training"}
-        assert "reads filter of the training data whole" in reading.remarks[0]
+        assert "all of the training data up to its filter" in reading.remarks[0]
 
 
 def _write_image(file, value: int) -> None:

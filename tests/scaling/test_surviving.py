@@ -250,4 +250,4 @@ with survivors.meeting_others():
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == survivors.STOOD_STILL
-    assert "they are there, but do something else" in ended.stderr
+    assert "they are running, but do something else" in ended.stderr

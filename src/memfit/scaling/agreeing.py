@@ -59,7 +59,7 @@ def agree_on_call(ranks: Ranks, model: keras.Model, arguments: Mapping[str, Any]
         for rank, other in enumerate(everyone):
             if other.get(name) != everyone[0].get(name):
                 raise InvalidInput(
-                    f"All ranks of a job have the same {name}",
+                    f"All ranks must have the same {name}",
                     received=f"{everyone[0].get(name)!r} on rank 0, {other.get(name)!r} on rank {rank}",
                     remedy="Start the same script with the same versions, arguments and data on every rank",
                 )

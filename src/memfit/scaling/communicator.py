@@ -149,15 +149,15 @@ def _join(cluster: Cluster) -> Ranks:
         return Ranks(cluster)
     except RuntimeError as error:
         raise InvalidInput(
-            "A process joins its cluster before anything else of TensorFlow",
+            "A process must join its cluster before TensorFlow runs anything",
             received=str(error).strip(),
-            remedy="Start the script by `memfit run script.py`, which joins first",
+            remedy="Start the script with `memfit run script.py`, which joins first",
         ) from error
     except tf.errors.OpError as error:
         raise InvalidInput(
-            f"All {cluster.count} ranks have to be there within {_ARRIVAL:.0f} s, each at its own address",
+            f"All {cluster.count} ranks must start within {_ARRIVAL:.0f} s, each at its own address",
             received=f"rank {cluster.rank} at {cluster.addresses[cluster.rank]}: {in_one_line(error)}",
-            remedy="Look whether that port is in use, and whether each rank was started and reaches rank 0 at "
+            remedy="Check that the port is free, that every rank was started, and that it can reach rank 0 at "
             + cluster.addresses[0],
         ) from error
 

@@ -35,9 +35,9 @@ def check_model(model: keras.Model) -> None:
         reason = "its test_step is custom, and only that method knows how its losses add up"
     if reason is not None:
         raise InvalidInput(
-            "On several ranks every rank computes a share of each batch, and of this model none can be",
+            "Each rank computes a part of every batch, and this model cannot be trained in parts",
             received=reason,
-            remedy="Train it in one process, without --ranks, or change what is named",
+            remedy="Train it in one process, without --ranks, or change that",
         )
 
 
@@ -54,9 +54,9 @@ def check_data(arguments: Mapping[str, Any], count: int) -> None:
         size = count
     if size < count:
         raise InvalidInput(
-            "A batch is the one of all ranks together, and has at least one sample for each",
+            "The batch size is that of all ranks together: at least one sample for each",
             received=f"batches of {size} on {count} ranks",
-            remedy="Give a larger batch_size, or start fewer ranks",
+            remedy="Use a larger batch_size or fewer ranks",
         )
     names = ("batch_size", "shuffle", "class_weight", "validation_split")
     order = feed(x, arguments["y"], arguments["sample_weight"], **{name: arguments[name] for name in names})
@@ -67,7 +67,7 @@ def check_data(arguments: Mapping[str, Any], count: int) -> None:
         seed = "Call keras.utils.set_random_seed(...) first, or give shuffle(..., seed=...)"
         plain = "Leave deterministic=False and tf.data service out, or train in one process, without --ranks"
         raise InvalidInput(
-            "All ranks go through the data in the same order, which a seed makes sure of",
+            "All ranks must read the data in the same order, which needs a seed",
             received=order.why_not,
             remedy=plain if unordered else seed,
         )
@@ -85,11 +85,11 @@ def explain_statistics(model: keras.Model, synchronized: list[Any], count: int) 
     alone = [layer for layer in layers if layer not in synchronized]
     if alone:
         return (
-            f"near, on {count} ranks: batch statistics of {len(alone)} layer(s), such as {alone[0].name}, are each "
-            'rank\'s own samples; with allow="exact", or BatchNormalization(synchronized=True), they are of all.'
+            f"near, on {count} ranks: {len(alone)} layer(s), such as {alone[0].name}, use the batch statistics of "
+            'each rank\'s own samples; allow="exact", or BatchNormalization(synchronized=True), uses those of all.'
         )
     if layers:
-        return f"Batch statistics of {len(layers)} layer(s) are of the samples of all {count} ranks (exact)."
+        return f"{len(layers)} layer(s) use the batch statistics of all {count} ranks (exact)."
     return None
 
 
@@ -105,7 +105,7 @@ def explain_mixed_samples(model: keras.Model, data: Any, allowed: Fidelity, coun
         return
     if allowed == Fidelity.EXACT:
         raise InvalidInput(
-            "Ranks compute shares of a batch: exact where no sample's output or loss depends on the others",
+            "Ranks compute parts of a batch, which is exact only if no sample depends on the others",
             received=reason,
             remedy='Train it in one process, or allow "near"',
         )

@@ -74,7 +74,7 @@ def rank_environments(
         InvalidInput: If there are fewer GPUs than ranks, or less than one rank.
     """
     if count < 1:
-        raise InvalidInput("A job has at least one rank", received=f"--ranks {count}")
+        raise InvalidInput("--ranks must be at least 1", received=f"--ranks {count}")
     if count == 1:
         return [{}]  # a process by itself keeps the device and the allocator that it has
     devices = _own_devices(count, memory, environment)
@@ -157,9 +157,9 @@ def _own_devices(
         return [dict(arena) for _ in range(count)]
     if found < count:
         raise InvalidInput(
-            "Each rank has a GPU of its own",
+            "Each rank needs a GPU of its own",
             received=f"--ranks {count}, and {found} visible GPU{'s' * (found > 1)}",
-            remedy=f"Ask for --ranks {found}, or set CUDA_VISIBLE_DEVICES= to train on the CPU",
+            remedy=f"Use --ranks {found}, or set CUDA_VISIBLE_DEVICES= to train on the CPU",
         )
     named = environment.get("CUDA_VISIBLE_DEVICES")
     names = list(map(str, range(found))) if named is None else [name.strip() for name in named.split(",")]

@@ -71,7 +71,7 @@ class Rank:
         own, self._synchronized, self._new = model.jit_compile, bool(layers), True
         if own:
             remarks.append(
-                "Without XLA: on several ranks a step is computed in two halves, and XLA makes one."
+                "XLA is turned off on several ranks: gradients are summed between computing and updating."
             )
             model.jit_compile = False
         try:
@@ -143,9 +143,9 @@ class Rank:
                 whole, totals = samples, []
         if whole < self.count and self.share_of(model, phase).meets_others:
             raise InvalidInput(
-                "Batch statistics of all ranks need a sample of each batch on every rank",
+                "Synchronized batch statistics need at least one sample on every rank",
                 received=f"a batch of {whole} on {self.count} ranks",
-                remedy="Leave the last batch out where it is that small (drop_remainder=True)",
+                remedy="Drop the small last batch (drop_remainder=True)",
             )
         self._fraction = size / whole
         share = self.share_of(model, phase)
@@ -227,9 +227,9 @@ class Rank:
         ends, *numbers = self._sum(mine).numpy().tolist()
         if ends not in (0, self.count):
             raise InvalidInput(
-                "All ranks of a job have the same number of batches",
-                received=f"{'no' if ended else 'a'} batch on rank {self.rank}, and it is otherwise elsewhere",
-                remedy="Give the same data on every rank: each takes its share of every batch by itself",
+                "All ranks must have the same number of batches",
+                received=f"{'no batch left' if ended else 'another batch'} on rank {self.rank}, not on all",
+                remedy="Give every rank the same data: each takes its part of every batch by itself",
             )
         return [int(number) for number in numbers[: self.count]], numbers[self.count :]
 

@@ -41,14 +41,14 @@ class Reading:
         if cut.repeated:
             names = ", ".join(cut.repeated)
             self.remarks.append(
-                f"Every rank reads {names} of the {phase} data whole; its samples are shared out behind that."
+                f"Every rank reads all of the {phase} data up to its {names}; after that it drops others' samples."
             )
 
     def read_whole(self, phase: str, reason: str, count: int) -> None:
         """Notes that every rank reads whole batches and takes its share of each."""
         self.remarks.append(
-            f"Every rank reads whole batches of the {phase} data and takes its share of each, so that decoding and "
-            f"the like is done {count} times: {reason}."
+            f"Every rank reads whole batches of the {phase} data and uses its part of each, so decoding is done "
+            f"{count} times: {reason}."
         )
 
 

@@ -80,12 +80,12 @@ class _Watch:
             if waited > TOLD_AFTER and told != since:
                 told = since
                 _LOG.warning(
-                    "This rank has waited %.0f minutes for the others: they are there, but do something else. All "
-                    "ranks have to make the same calls of fit(), evaluate() and predict().",
+                    "This rank has waited %.0f minutes for the others: they are running, but do something else. "
+                    "All ranks must make the same calls of fit(), evaluate() and predict().",
                     waited / 60,
                 )
             if waited > ENDED_AFTER:
-                _LOG.warning("This rank has waited %.0f minutes for the others, and ends.", waited / 60)
+                _LOG.warning("This rank has waited %.0f minutes for the others, and stops.", waited / 60)
                 sys.stderr.flush()
                 os._exit(STOOD_STILL)
 
@@ -135,7 +135,7 @@ def keep_state(error: BaseException, undo: Callable[[], None] = lambda: None) ->
         undo()
         keep()
     except Exception as failure:  # then another survivor's state counts, or the last checkpoint
-        _LOG.warning("This rank's state could not be kept: %s", in_one_line(failure))
+        _LOG.warning("This rank's state could not be saved: %s", in_one_line(failure))
     sys.stdout.flush()
     sys.stderr.flush()
     # Not by an exception: TensorFlow's own end may wait for the rank that is gone.
