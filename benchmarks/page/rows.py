@@ -241,6 +241,28 @@ def list_ranks(figures: Any) -> list[Row]:
     return rows
 
 
+def list_rank_costs(figures: Any) -> list[Row]:
+    """Memory and time of a step on two ranks."""
+    memory, step, state = figures["memory, MiB"], figures["step, ms"], figures.get("sharded state")
+    found = [
+        ("gradients", f"{memory['gradients']:.0f} MiB"),
+        ("memory that summing them takes", f"{memory['beside']:.1f} MiB"),
+        ("step time, memfit", f"{step['memfit']:.0f} ms"),
+        (
+            "step time, patched MultiWorkerMirroredStrategy",
+            f"{step['patched MultiWorkerMirroredStrategy']:.0f} ms",
+        ),
+        ("ratio", f"{step['ratio']:.2f}x"),
+    ]
+    if state is not None:
+        found += [
+            ("Adam's state on a rank", f"{state['state, MiB']:.1f} MiB"),
+            ("with --shard-optimizer", f"{state['dealt out, MiB']:.1f} MiB"),
+            ("step time with it", f"{state['dealt out, ms'] / state['step, ms']:.2f}x"),
+        ]
+    return found
+
+
 def list_rank_faults(figures: Any) -> list[Row]:
     """A row for each run with faults."""
     rows = []
