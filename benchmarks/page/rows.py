@@ -166,7 +166,9 @@ def list_variants(figures: Any) -> list[Row]:
         if "error" not in row:
             continue
         predicted, measured = f"{row['predicted_mib']:.1f} MiB", f"{row['measured_mib']:.1f} MiB"
-        rows.append((row["network"], row["variant"], predicted, measured, f"{100 * row['error']:+.1f}%"))
+        spread = f"{100 * row['spread']:.0f}%" if "spread" in row else "once"
+        error = f"{100 * row['error']:+.1f}%"
+        rows.append((row["network"], row["variant"], predicted, measured, error, spread))
     return rows
 
 

@@ -150,9 +150,10 @@ SECTIONS = (
         "Slim: predicted against measured peaks",
         "bench-slim",
         ("slim",),
-        ("network", "variant", *_PEAKS),
+        ("network", "variant", *_PEAKS, "spread of 3 runs"),
         rows.list_variants,
-        note="Unfinished: EfficientNetV2B0, ResNet50 and VGG16 are missing.",
+        note="Measured is the median of three fresh processes; spread is the largest of them over the smallest. Rows that "
+        "say once are older: measured in the process that had built the original. Unfinished: seven networks are planned.",
     ),
     Section("Leaks: 20 loops that leak, 20 that do not", "bench-leaks", ("leaks",), _TABLE, rows.list_leaks),
     Section(
