@@ -152,8 +152,9 @@ SECTIONS = (
         ("slim",),
         ("network", "variant", *_PEAKS, "spread of 3 runs"),
         rows.list_variants,
-        note="Measured is the median of three fresh processes; spread is the largest of them over the smallest. Rows that "
-        "say once are older: measured in the process that had built the original. Unfinished: seven networks are planned.",
+        note="Measured is the median of three fresh processes; spread is the largest of them over the smallest. "
+        "Rows with *once* are older, measured in the process that had built the original. Unfinished: ResNet50 and "
+        "VGG16 are missing, EfficientNetV2B0 has one row.",
     ),
     Section("Leaks: 20 loops that leak, 20 that do not", "bench-leaks", ("leaks",), _TABLE, rows.list_leaks),
     Section(
