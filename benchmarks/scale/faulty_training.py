@@ -45,7 +45,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
-from chaos.shortage import take_memory  # noqa: E402
+from chaos.shortage import take_memory  # noqa: E402  it imports TensorFlow, before which a rank may be late
 
 layers = keras.layers
 

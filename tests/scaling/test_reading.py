@@ -72,6 +72,10 @@ _PIPELINES = {
     "without the last batch": _ELEMENTS.map(_decode).batch(5, drop_remainder=True, num_parallel_calls=2),
     "repeated before and behind": _ELEMENTS.repeat(2).map(_decode).map(lambda x, y: x).batch(9).repeat(2),
     "a part of it": _ELEMENTS.map(lambda x, y: [x, y]).batch(4).skip(1).take(3),
+    "a tuple of one": tf.data.Dataset.from_tensor_slices((np.arange(23.0),)).batch(4),
+    "a tuple in a tuple": tf.data.Dataset.from_tensor_slices(((np.arange(9.0), np.arange(9)),))
+    .map(lambda pair: pair[0] + tf.cast(pair[1], "float64"))
+    .batch(4),
     "a dictionary": tf.data.Dataset.from_tensor_slices({"x": np.arange(23.0)}).batch(4),
     "ragged": tf.data.Dataset.range(11)
     .map(lambda n: tf.RaggedTensor.from_row_lengths(tf.range(n), [n]))

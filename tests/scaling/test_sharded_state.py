@@ -1,5 +1,6 @@
 """An optimizer's state dealt out to ranks: the bits of a state that all ranks keep, and less of it on each."""
 
+import logging
 from typing import Any
 
 import keras
@@ -119,3 +120,29 @@ def test_a_plan_for_ranks_says_what_it_saves_and_takes_it_if_asked() -> None:
     assert type(tight).from_json(tight.to_json()) == tight
     with pytest.raises(memfit.InvalidInput, match="This plan is for 4 ranks"):
         memfit.fit(model, np.zeros((64, 256)), np.zeros((64, 256)), batch_size=16, plan=tight, verbose=0)
+
+
+def _fail() -> tuple[list[str], list[Any]]:
+    """Trains until an error; returns what was logged, and the shapes of the optimizer's variables."""
+    model, x, y = _make("SGD with momentum, decayed")
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("memfit").addHandler(handler)
+
+    def stop(batch: int, logs: Any) -> None:
+        raise KeyboardInterrupt
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+    plan = levers(model, 6, changes=(ShardedState(2),))
+    with pytest.raises(KeyboardInterrupt):
+        memfit.fit(model, x, y, batch_size=12, verbose=0, callbacks=[callback], plan=plan)
+    assert sharded_state(model) is None
+    return lines, [tuple(variable.numpy().shape) for variable in model.optimizer.variables]
+
+
+def test_a_training_that_fails_says_what_of_the_state_is_lost() -> None:
+    for lines, shapes in run_ranks(_fail):
+        assert any("the parts of other ranks are lost and begin at zero" in line for line in lines)
+        assert (16, 24) in shapes
+        assert (0,) not in shapes

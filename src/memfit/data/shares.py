@@ -49,14 +49,16 @@ class Cut:
         """Returns a dataset of the same batches, each with the samples of one rank; some may be empty."""
         size = tf_datasets.dataset_batch_size(self.batch)
         assert size is not None
+        is_tuple = type(self.source.element_spec) is tuple  # then tf.data calls functions with its parts
         windows = self.source.window(size, drop_remainder=tf_datasets.drops_remainder(self.batch))
 
         def drop(*window: Any) -> Any:
-            elements = tf.data.Dataset.zip(window[0] if len(window) == 1 else window)
+            elements = tf.data.Dataset.zip(window if is_tuple else window[0])
             first, samples = split_in_graph(elements.cardinality(), rank, count)
             # A rank without a sample of the last batch has it all the same: with one that is taken out at the end.
             kept = elements.skip(tf.where(samples > 0, first, 0))
-            return kept.take(tf.maximum(samples, 1)).map(lambda *each: (samples > 0, _as_element(each)))
+            kept = kept.take(tf.maximum(samples, 1))
+            return kept.map(lambda *each: (samples > 0, each if is_tuple else each[0]))
 
         dataset = windows.flat_map(drop)
         for part in self.maps:
@@ -123,11 +125,6 @@ def _check_map(part: Any) -> None:
                 "its map calls Python for one sample after the other (num_parallel_calls=... says that the order "
                 "does not matter)"
             )
-
-
-def _as_element(arguments: tuple[Any, ...]) -> Any:
-    """What tf.data calls a function with, as one element."""
-    return arguments[0] if len(arguments) == 1 else arguments
 
 
 def _beside_flag(function: Any) -> Any:

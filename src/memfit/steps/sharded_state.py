@@ -2,7 +2,7 @@
 
 All ranks have the same summed gradients, so a rank can update its variables by itself and send their new values to
 the others: the same bits as if all had updated all. The optimizer stays the same object, its other slots are empty.
-Whole at other times than the ends of epochs the state is nowhere, so it is saved and gone back to there.
+No rank has all of the state until it is gathered at the end of an epoch: it can be saved, and resumed from, there.
 """
 
 import logging
@@ -93,14 +93,6 @@ def deal_out(variables: Sequence[Any], ranks: int) -> list[int]:
     return owners
 
 
-def _count_values(variables: Sequence[Any], owners: Sequence[int]) -> list[int]:
-    """Returns the numbers in the variables of each rank."""
-    held = [0] * (max(owners, default=0) + 1)
-    for variable, owner in zip(variables, owners, strict=True):
-        held[owner] += int(np.prod(variable.shape))
-    return held
-
-
 def sharded_state(model: Any) -> "Shard | None":
     """Returns the part of its optimizer's state that this rank keeps; None where it keeps all of it."""
     return shard_of(innermost(model.optimizer)) if model.compiled else None
@@ -132,7 +124,7 @@ class Shard:
         self._rank = 0 if ranks is None else ranks.rank
         self._own: list[Any] = []  # the optimizer's variables, as it would save them: its own list
         self._owners: dict[int, int] = {}  # the rank of each trained variable, by its id
-        self._empty: dict[int, tuple[Any, int]] = {}  # slots without values, by id, and whose they are
+        self._empty: dict[int, Any] = {}  # the slots of other ranks, which have no values here, by id
         self._gathered: dict[int, Any] = {}  # values of those, by id
         self._gathered_at = -1  # behind how many steps
         self._send: Any = None
@@ -155,7 +147,8 @@ class Shard:
         optimizer = self._optimizer
         owners = deal_out(variables, self._count)
         if self._ranks is None:
-            self._rank = int(np.argmax(_count_values(variables, owners)))
+            sizes = [np.prod(variable.shape) for variable in variables]
+            self._rank = int(np.argmax(np.bincount(owners, sizes)))
         # Keras gives TensorFlow's variables to `update_step`, and its own to all else.
         self._owners = {
             id(known): owner
@@ -168,7 +161,7 @@ class Shard:
             for variable, slot in zip(trained_variables(optimizer), slots, strict=True):
                 if slot is not None and self._owner(variable) != self._rank:
                     let_go(slot)
-                    self._empty[id(slot)] = (slot, self._owner(variable))
+                    self._empty[id(slot)] = slot
         self._own = swap_variables(optimizer, [])
         swap_variables(optimizer, [variable for variable in self._own if id(variable) not in self._empty])
         self._update_all = around_updates(optimizer, self._update)
@@ -191,8 +184,22 @@ class Shard:
 
     def leave(self) -> None:
         """Gives the optimizer its variables back after an error, when the other ranks may be gone."""
-        for slot, _ in self._empty.values():
-            assign_any(slot, np.zeros(slot.shape, tf.as_dtype(slot.dtype).as_numpy_dtype))
+        try:
+            for slot in self._empty.values():
+                assign_any(slot, np.zeros(slot.shape, tf.as_dtype(slot.dtype).as_numpy_dtype))
+        except tf.errors.ResourceExhaustedError:  # the error that ends the training is the one to be seen
+            _LOG.warning(
+                "There is no memory to rebuild the state of %s: compile the model again.",
+                self._optimizer.name,
+            )
+            return
+        if self._ranks is not None:
+            _LOG.warning(
+                "The training failed while the state of %s was on %d ranks: the parts of other ranks are lost and "
+                "begin at zero. Resume from a checkpoint.",
+                self._optimizer.name,
+                self._count,
+            )
         self._restore()
 
     def send_weights(self) -> None:
@@ -283,7 +290,7 @@ class Shard:
     def _make_room(self) -> bool:
         """Takes the memory for all slots on every rank, or on none."""
         assert self._ranks is not None
-        slots = [slot for slot, _ in self._empty.values()]
+        slots = list(self._empty.values())
         try:
             for slot in slots:
                 assign_any(slot, tf.zeros(slot.shape, slot.dtype))
