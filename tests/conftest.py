@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -21,17 +22,27 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 # A worker takes whole files, because recordings are shared in them. The longest come first, so that none of them is
 # what all others wait for in the end.
 _LONGEST = (
-    "planning/test_planning.py",
-    "estimation/test_estimate.py",
-    "test_benchmarks.py",
-    "training/test_guard.py",
-    "training/test_fitting.py",
-    "steps/test_micro_batches.py",
     "survival/test_supervising.py",
-    "survival/test_resuming.py",
-    "steps/test_rematerialisation.py",
-    "test_docs.py",
+    "training/test_gradients.py",
+    "steps/test_micro_batches.py",
+    "scaling/test_surviving.py",
+    "estimation/test_estimate.py",
+    "data/test_images.py",
     "test_fuzz.py",
+    "training/test_guard.py",
+    "steps/test_rematerialisation.py",
+    "survival/test_resuming.py",
+    "training/test_fitting.py",
+    "scaling/test_exactness.py",
+    "scaling/test_sharded_state.py",
+    "scaling/test_reading.py",
+    "steps/test_rematerialisation_parts.py",
+    "slimming/test_variants.py",
+    "planning/test_planning.py",
+    "planning/test_new_lever.py",
+    "test_docs.py",
+    "test_benchmarks.py",
+    "test_examples.py",
     "planning/test_explaining.py",
 )
 
@@ -64,6 +75,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if slow & {name, name.partition("[")[0], name.partition("::")[0]}:
             item.add_marker("slow")
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Keeps what imports have made out of garbage collections: memfit asks for many, and looked at it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -56,7 +56,7 @@ def run_all(scripts: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 # A smoke run of these takes a few seconds; `make test-all` runs the others, too.
-QUICK = {"data/bench.py", "estimate/run.py", "fit/micro_batches.py", "gpu_compiler/run.py", "leaks/run.py"}
+QUICK = {"estimate/run.py", "fit/micro_batches.py", "gpu_compiler/run.py"}
 
 
 def _run(names: list[str]) -> dict[str, list[str]]:

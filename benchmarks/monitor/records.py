@@ -29,7 +29,6 @@ def measured(rounds: int = ROUNDS, steps: int = STEPS, looks: int = LOOKS) -> di
     import keras
     import numpy as np
 
-    from memfit.training.records.callback import RecordingCallback
     from memfit.training.records.files import write_record
     from memfit.training.records.opening import Place, open_record
     from memfit.training.records.record import Mark, Series
@@ -58,7 +57,7 @@ def measured(rounds: int = ROUNDS, steps: int = STEPS, looks: int = LOOKS) -> di
         recorder = new() if recorded else None
         if recorder is not None:
             recorder.start()
-        callbacks = [clock] if recorder is None else [clock, RecordingCallback(recorder)]
+        callbacks = [clock] if recorder is None else [clock, recorder]
         model.fit(x, y, batch_size=16, verbose=0, callbacks=callbacks)
         if recorder is not None:
             recorder.end("finished", "")
@@ -73,8 +72,7 @@ def measured(rounds: int = ROUNDS, steps: int = STEPS, looks: int = LOOKS) -> di
             seconds[way].append(epoch(way == "recorded"))
     recorder = new()
     recorder.start()
-    callback = RecordingCallback(recorder)
-    callback.on_epoch_begin(0)
+    recorder.on_epoch_begin(0)
 
     def mean(function: object) -> float:
         begun = time.thread_time()
@@ -88,7 +86,7 @@ def measured(rounds: int = ROUNDS, steps: int = STEPS, looks: int = LOOKS) -> di
     large = replace(recorder.record, series=series, marks=marks)
     figures = {
         "look_s": mean(recorder._look),
-        "batch_s": mean(lambda: callback.on_train_batch_end(3)),
+        "batch_s": mean(lambda: recorder.on_train_batch_end(3)),
         "write_s": mean(lambda: write_record(large, folder)),
         "file_bytes": float(next(folder.glob("*.json")).stat().st_size),
     }

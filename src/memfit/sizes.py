@@ -87,9 +87,11 @@ def _parse(text: str, of: int | None) -> int:
 
 
 def to_plain(value: Any) -> dict[str, Any]:
-    """Returns a dataclass, and those in it, as plain data with sizes in bytes."""
+    """Returns a dataclass, and those in it, as plain data: sizes in bytes, tuples as lists."""
 
-    def fields(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {name: int(part) if isinstance(part, Size) else part for name, part in items}
+    def plain(part: Any) -> Any:
+        if isinstance(part, Size):
+            return int(part)
+        return list(part) if isinstance(part, tuple) else part
 
-    return asdict(value, dict_factory=fields)
+    return asdict(value, dict_factory=lambda items: {name: plain(part) for name, part in items})

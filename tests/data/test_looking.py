@@ -61,6 +61,13 @@ def test_a_slow_pipeline_is_looked_at_for_a_limited_time_and_that_is_said() -> N
     assert found.look.startswith(f"looked at {found.batches} of 1,000 batches in ")
 
 
+def test_a_first_batch_that_takes_longer_than_the_look_is_looked_at_and_others_are_not() -> None:
+    found = look_at_shapes(_lengths([3, 5, 7], batch=1), seconds=0.0)
+    assert found.batches == 1
+    assert not found.complete
+    assert found.largest()[0][0] == (1, 3)
+
+
 def test_what_might_notice_a_look_is_not_looked_at_before_a_training(tmp_path) -> None:
     def batches() -> Iterator[np.ndarray]:
         yield np.zeros(3, "float32")

@@ -234,7 +234,6 @@ def test_what_is_said_to_be_needed_is_said_to_be_enough(est):
     )
     assert est.fits(est.needed, batch_size=BATCH // 2)
     assert not est.fits(est.needed, batch_size=2 * BATCH)
-    assert est.peak_at(BATCH // 2) == est.at(BATCH // 2).peak
 
 
 def test_the_kinds_add_up_to_the_peak(est):

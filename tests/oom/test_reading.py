@@ -3,8 +3,10 @@ import time
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from memfit import InvalidInput, ProcessDied, explain
+from memfit.oom.reading import ran_out_of_memory
 from memfit.oom.request import layer_of
 from memfit.sizes import Size
 
@@ -211,6 +213,25 @@ def test_exceptions_are_explained_as_their_texts_are() -> None:
     assert explain(ProcessDied(-11)).cause == "segfault"
     assert explain(ProcessDied(-15)).ran_out == "unknown", "SIGTERM is no sign of memory"
     assert explain(KeyError("x")).ran_out == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("error", "ran_out"),
+    [
+        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[8]"), True),
+        (
+            tf.errors.InternalError(None, None, "Could not create cudnn handle: CUDNN_STATUS_ALLOC_FAILED"),
+            True,
+        ),
+        (RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: out of memory"), True),
+        (MemoryError(), True),
+        (tf.errors.InternalError(None, None, "the queue is closed"), False),
+        (ValueError("CUDA_ERROR_OUT_OF_MEMORY is what I was told"), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_about_memory_is_told_by_its_type_or_text(error: Exception, ran_out: bool) -> None:
+    assert ran_out_of_memory(error) is ran_out
 
 
 def test_layers_of_this_process_are_named_as_keras_3_names_them() -> None:

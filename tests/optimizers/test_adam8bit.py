@@ -152,11 +152,11 @@ def test_values_are_rounded_to_the_nearest_code_and_stay_there() -> None:
         (blocks.encode_even, blocks.decode_even, values),
         (blocks.encode_squares, blocks.decode_squares, np.abs(values)),
     ):
-        codes, scales = encode(x, blocks.nearest())
+        codes, scales = encode(x, blocks.NEAREST)
         read = decode(codes, scales)
         assert (read[3].numpy() == 0).all()
         assert np.abs(read - x).max() <= np.abs(x).max() / 127
-        np.testing.assert_array_equal(encode(read, blocks.nearest())[0], codes)
+        np.testing.assert_array_equal(encode(read, blocks.NEAREST)[0], codes)
         for step in (0, 1, 12345, 2**31):
             rounded, _ = encode(x, blocks.walking(tf.constant(step, tf.int64)))
             assert np.abs(rounded.numpy().astype(int) - codes.numpy()).max() <= 1

@@ -51,10 +51,11 @@ def test_a_new_lever_is_one_short_file_and_is_planned_printed_and_applied() -> N
     LEVERS[:] = [names["WithoutDropout"]()]
     try:
         model = _network()
-        stock = memfit.estimate(model, 16)
+        # Less than stock's peak, which differs from recording to recording, by more than that.
+        memory = int(0.92 * memfit.estimate(model, 16).peak)
         with pytest.raises(memfit.DoesNotFit, match='With allow="model" this batch would fit'):
-            memfit.plan(model, 16, memory=int(stock.peak), allow="near")
-        plan = memfit.plan(model, 16, memory=int(stock.peak), allow="model")
+            memfit.plan(model, 16, memory=memory, allow="near")
+        plan = memfit.plan(model, 16, memory=memory, allow="model")
         assert str(plan.fidelity) == "model"
         assert "no dropout" in repr(plan)
         assert memfit.Plan.from_json(plan.to_json()) == plan

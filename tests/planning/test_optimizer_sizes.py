@@ -1,5 +1,6 @@
 """What each optimizer of Keras keeps, against the optimizer itself built on the same weights."""
 
+import inspect
 import math
 from typing import Any
 
@@ -9,7 +10,21 @@ import tensorflow as tf
 
 import memfit
 from memfit.errors import CannotTell
-from memfit.planning.optimizer_sizes import kept_by, list_optimizers
+from memfit.planning.optimizer_sizes import kept_by
+
+
+def list_optimizers() -> dict[str, Any]:
+    """Returns Keras's optimizers by name, without those that need another optimizer to be made."""
+    return {
+        name: value
+        for name, value in vars(keras.optimizers).items()
+        if inspect.isclass(value)
+        and issubclass(value, keras.optimizers.Optimizer)
+        and all(
+            parameter.default is not parameter.empty or parameter.kind is parameter.VAR_KEYWORD
+            for parameter in inspect.signature(value).parameters.values()
+        )
+    }
 
 
 def _weights() -> list[Any]:

@@ -14,11 +14,11 @@ import memfit
 from memfit import DoesNotFit, InvalidInput, Plan, Size
 from memfit.budgets.arena import arena_environment
 from memfit.errors import CannotTell
-from memfit.planning.exchange import exchange_bytes
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers.micro_batches import MicroBatches
 from memfit.planning.levers.rematerialisation import Rematerialisation
+from memfit.planning.planning import exchange_bytes
 from memfit.planning.refusal import refuse
 from memfit.steps.recipe import Recipe
 from planning.figures import Line, job_of, network, recordings_of, segments

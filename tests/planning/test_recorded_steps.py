@@ -9,8 +9,8 @@ from memfit import Size
 from memfit.planning.build_plan import build_plan
 from memfit.planning.candidates import Candidate
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.largest_batch import LARGEST, find_largest_batch
 from memfit.planning.recorded_step import RecordedStep
+from memfit.planning.search import LARGEST, find_largest_batch
 from memfit.steps.recipe import Recipe
 from planning.figures import Line, job_of, network, recordings_of, segments
 

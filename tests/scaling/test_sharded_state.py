@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import memfit
 from memfit.compat.keras_optimizers import optimizer_slots
-from memfit.planning.exchange import exchange_bytes
+from memfit.planning.planning import exchange_bytes
 from memfit.steps.sharded_state import ShardedState, deal_out, sharded_state
 from scaling.several_ranks import run_alone, run_ranks
 from training.parity import levers

@@ -11,6 +11,7 @@ from keras import layers, ops
 import memfit
 from memfit.planning.fidelity import Fidelity
 from memfit.steps.micro_batches.additivity import find_loss_difference
+from memfit.steps.micro_batches.varying import agree
 from training.parity import levers
 
 X = np.random.default_rng(3).normal(size=(12, 4)).astype("float32")
@@ -106,3 +107,19 @@ def test_a_loss_over_pairs_is_planned_without_micro_batches_where_exact_is_asked
     assert plan.recipe.segments is not None
     near = next(lever for lever in plan.levers if lever.name == "micro-batches")
     assert "in parts" in near.why
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "same"),
+    [
+        (1.0, 1.0 + 1e-6, True),
+        (1.0, 1.1, False),
+        (np.inf, np.inf, True),
+        (np.inf, 1.0, False),
+        ([np.inf, 1.0], [np.inf, 2.0], False),
+        ([np.nan, 1.0], [np.nan, 1.0], True),
+        ([0.0, 1.0], [0.0], False),
+    ],
+)
+def test_an_infinite_result_does_not_make_others_agree(one: Any, two: Any, same: bool):
+    assert agree(one, two, 1e-4) is same

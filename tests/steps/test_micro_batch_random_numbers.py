@@ -72,6 +72,9 @@ EXACT: dict[str, Callable[[], layers.Layer]] = {
     "own noise": OwnNoise,
     "Keras's own generator": GlobalNoise,
 }
+# One trace for what differs only in the layer that draws; `make test-all` has each by itself.
+ALONE = dict(EXACT)
+EXACT["all of them"] = lambda: keras.Sequential([make() for make in ALONE.values()])
 NOT_EXACT: dict[str, Callable[[], layers.Layer]] = {"mixes samples": Mixing, "gamma": Choosing}
 
 

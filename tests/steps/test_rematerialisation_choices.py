@@ -17,7 +17,6 @@ from memfit.steps.rematerialisation.choosing.find import split_by_size
 from memfit.steps.rematerialisation.choosing.model_trace import trace_model
 from memfit.steps.rematerialisation.choosing.refine import refine
 from memfit.steps.rematerialisation.op_costs import count_flops
-from memfit.steps.rematerialisation.recomputation import order_segments
 from memfit.steps.rematerialisation.trace import TensorId, Trace
 
 
@@ -80,7 +79,7 @@ def test_segments_read_what_they_wrote_and_print_as_a_table(choices: tuple[Segme
 def count_alive(trace: Trace, choice: Choice) -> int:
     """The peak, op by op in the order that a rewritten step runs in, in the plainest way (nothing in place)."""
     order = [(0, index) for index in range(trace.forward_count)]
-    for run, segment in reversed(list(enumerate(order_segments(trace, choice.kept, choice.starts), 1))):
+    for run, segment in reversed(list(enumerate(trace.order_segments(choice.kept, choice.starts), 1))):
         order += [(run, index) for index in segment]
     run_again = {(run, index) for run, index in order if run and index < trace.forward_count}
     steps = []

@@ -1,13 +1,12 @@
 """A training loop of a script's own is measured over its first updates, and what its peak is made of is told."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from prepared import run_memfit
 
 SCRIPT = """
 import sys
@@ -37,21 +36,7 @@ open(sys.argv[2], "w").write("it ran to its end")
 def estimate(folder: Path, *arguments: str, memory: str = "1GiB") -> tuple[int, str, str]:
     script = folder / "loop.py"
     script.write_text(SCRIPT)
-    command = [
-        sys.executable,
-        "-m",
-        "memfit.cli.main",
-        "estimate",
-        str(script),
-        "--json",
-        "--memory",
-        memory,
-        "--",
-    ]
-    environment = {**os.environ, "MEMFIT_CACHE": "0"}
-    ended = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, env=environment, check=False
-    )
+    ended = run_memfit("estimate", str(script), "--json", "--memory", memory, "--", *arguments)
     return ended.returncode, ended.stdout, ended.stderr
 
 

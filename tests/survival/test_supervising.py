@@ -72,24 +72,39 @@ def trained(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[st
     return code, lines
 
 
-def test_kills_and_crashes_cost_nothing_but_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+_TOLD_OF_KILL = [
+    "SIGKILL in epoch 1, batch 9",
+    "likely cause: kill -9 or a scheduler; the kernel counted no OOM kill",
+    "restart 1: continues at its checkpoint",
+]
+_TOLD_OF_CRASH = [
+    "SIGSEGV in epoch 2, batch 6",
+    "likely cause: a crash in native code (the lines above may say more)",
+    "restart 2: continues at its checkpoint",
+]
+
+
+@pytest.mark.parametrize(
+    ("kills", "told"),
+    [
+        ({9: signal.SIGKILL}, _TOLD_OF_KILL),
+        ({9: signal.SIGKILL, 20: signal.SIGSEGV}, _TOLD_OF_KILL + _TOLD_OF_CRASH),
+    ],
+    ids=["a kill", "a kill and a crash"],
+)
+def test_kills_and_crashes_cost_nothing_but_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: dict[int, int], told: list[str]
+) -> None:
     script(tmp_path / "undisturbed", TRAINS)
     script(tmp_path / "killed", TRAINS)
-    for batch, number in ((9, signal.SIGKILL), (20, signal.SIGSEGV)):
+    for batch, number in kills.items():
         (tmp_path / "killed" / "kills" / str(batch)).write_text(str(int(number)))
     assert trained(tmp_path / "undisturbed", monkeypatch) == (0, [])
     code, lines = trained(tmp_path / "killed", monkeypatch)
     assert code == 0
     # Which checkpoint was whole when the process died depends on how fast the disk is.
     position = r"(after batch \d+|at the beginning) of epoch \d"
-    assert [re.sub(position, "at its checkpoint", line) for line in lines] == [
-        "SIGKILL in epoch 1, batch 9",
-        "likely cause: kill -9 or a scheduler; the kernel counted no OOM kill",
-        "restart 1: continues at its checkpoint",
-        "SIGSEGV in epoch 2, batch 6",
-        "likely cause: a crash in native code (the lines above may say more)",
-        "restart 2: continues at its checkpoint",
-    ]
+    assert [re.sub(position, "at its checkpoint", line) for line in lines] == told
     results = [
         json.loads((tmp_path / name / "result.json").read_text()) for name in ("undisturbed", "killed")
     ]

@@ -16,7 +16,7 @@ from memfit.planning.loss_job import LossJob, first_samples_of, spec_of_call
 from memfit.sizes import Size
 from memfit.steps.losses.call import read_call
 from memfit.steps.losses.function import LossFunction
-from memfit.steps.losses.step import GradientStep, build_gradients
+from memfit.steps.losses.step import GradientStep
 from memfit.steps.losses.weights import weight_of
 from memfit.steps.recipe import Recipe
 
@@ -205,7 +205,7 @@ def test_parts_and_rematerialised_steps_give_the_gradients_of_a_plain_tape(make)
     tightest = job.segment_choices[0][-1:]
     assert tightest or make in (weighted_samples, embedded)
     for recipe in [Recipe(micro_batch=4), *(Recipe(micro, each) for micro in (None, 4) for each in tightest)]:
-        assert_same(build_gradients(loss, recipe), tensors, model, expected)
+        assert_same(GradientStep(loss, recipe), tensors, model, expected)
 
 
 @pytest.mark.parametrize(("make", "fidelity"), [(branching, Fidelity.EXACT), (dropout, Fidelity.NEAR)])
@@ -215,7 +215,7 @@ def test_under_xla_they_are_the_same_but_for_random_numbers_in_parts(make, fidel
     segments = job.segment_choices[0][-1]
     assert LEVERS[0].fidelity(job) == fidelity
     for micro_batch in (4, None) if fidelity == Fidelity.EXACT else (None,):
-        assert_same(build_gradients(loss, Recipe(micro_batch, segments)), tensors, model, expected)
+        assert_same(GradientStep(loss, Recipe(micro_batch, segments)), tensors, model, expected)
 
 
 @pytest.mark.parametrize(("policy", "epsilon"), [("mixed_bfloat16", 2**-7), ("mixed_float16", 2**-10)])
@@ -232,7 +232,7 @@ def test_in_16_bits_a_scaled_loss_has_the_gradients_of_a_plain_tape_to_their_pre
     loss, job, tensors, _ = prepare(scaled)
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
     for recipe in (Recipe(micro_batch=4), Recipe(4, job.segment_choices[0][-1])):
-        step = build_gradients(loss, recipe)
+        step = GradientStep(loss, recipe)
         step.trace(specs)
         step.note()
         found = step.compute(tensors, specs)
@@ -274,7 +274,7 @@ def test_batch_normalization_is_near_in_parts_and_exact_rematerialised():
     loss, job, tensors, model = prepare(normalised)
     assert job.why_not_micro_batches is None
     assert LEVERS[0].fidelity(job) == Fidelity.NEAR
-    assert_same(build_gradients(loss, Recipe(segments=job.segment_choices[0][-1])), tensors, model, expected)
+    assert_same(GradientStep(loss, Recipe(segments=job.segment_choices[0][-1])), tensors, model, expected)
 
 
 def diced() -> tuple[Any, ...]:
@@ -356,7 +356,7 @@ def test_further_outputs_are_gathered_added_up_and_averaged():
         loss = LossFunction(function, [weight_of(v) for v in model.trainable_variables], call, outputs=wanted)
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
         whole, parts = (
-            build_gradients(loss, recipe).run(tensors, specs) for recipe in (Recipe(), Recipe(micro_batch=4))
+            GradientStep(loss, recipe).run(tensors, specs) for recipe in (Recipe(), Recipe(micro_batch=4))
         )
         one, two = loss.pack_result(whole.loss, whole.outputs), loss.pack_result(parts.loss, parts.outputs)
         tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), one, two)

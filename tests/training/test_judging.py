@@ -10,7 +10,7 @@ import memfit
 from memfit import Size
 from memfit.planning.fidelity import Fidelity
 from memfit.steps.recipe import Recipe
-from memfit.training.judging import judge
+from memfit.training.run import judge
 from prepared import in_arena
 
 MIB = 2**20

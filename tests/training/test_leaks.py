@@ -140,9 +140,9 @@ def test_the_line_that_adds_is_seen_and_functions_keep_their_variables_while_oth
 def test_the_numbers_that_a_loop_logs_are_no_leak_and_what_holders_explain_is_told_once() -> None:
     memory = {"host": Series(), "device": Series()}
     logged, kept, same = (Track(name, "container") for name in ("logged", "kept", "same"))
-    logged.weigh(32, False)
-    kept.weigh(1 << 20, False)
-    same.weigh(1 << 19, False)
+    logged.item = 32
+    kept.item = 1 << 20
+    same.item = 1 << 19
     for second in range(60):
         memory["host"].add(second, second << 20)
         for track in (logged, kept, same):

@@ -11,10 +11,8 @@ import memfit
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers import LEVERS
-from memfit.planning.levers.adafactor_velocity import AdafactorVelocity
-from memfit.planning.levers.eight_bit_moments import EightBitMoments
 from memfit.planning.levers.immediate_update import ImmediateUpdate
-from memfit.planning.levers.lighter_state import LighterOptimizer
+from memfit.planning.levers.lighter_state import AdafactorVelocity, EightBitMoments, LighterOptimizer
 from memfit.planning.levers.optimizer_state import OptimizerState
 from memfit.planning.levers.table_rows import TableRows
 from memfit.steps.lighter_state import LighterState
@@ -174,9 +172,9 @@ def test_others_are_told_what_less_state_would_save() -> None:
     assert "8-bit moments save more" in str(lever.why_not(_job("adam")))
     job = _job("nadam")
     assert lever.why_not(job) is None
-    assert "memfit.optimizers.Adam8bit keeps less than Nadam" in lever.explain(job, BATCH)
+    assert "memfit.optimizers.Adam8bit keeps less than Nadam" in lever.explain(job)
     weights = sum(int(np.prod(v.shape)) for v in job.model.trainable_variables if np.prod(v.shape) >= 4096)
-    assert lever.advise_saving(None, job, BATCH) == pytest.approx(6 * weights, rel=0.02)
+    assert lever.advise_saving(job, BATCH) == pytest.approx(6 * weights, rel=0.02)
 
 
 def test_what_is_kept_for_all_rows_of_embeddings_is_told() -> None:
@@ -190,7 +188,7 @@ def test_what_is_kept_for_all_rows_of_embeddings_is_told() -> None:
 
     lever = TableRows()
     assert lever.why_not(job("adam")) is None
-    assert lever.advise_saving(None, job("adam"), BATCH) == 2 * 4 * 5000 * 64
-    assert "Adam keeps state for all rows of 1 table(s)" in lever.explain(job("adam"), BATCH)
+    assert lever.advise_saving(job("adam"), BATCH) == 2 * 4 * 5000 * 64
+    assert "Adam keeps state for all rows of 1 table(s)" in lever.explain(job("adam"))
     assert "keeps nothing" in str(lever.why_not(job("sgd")))
     assert "no large embedding" in str(lever.why_not(job("adam", rows=50)))

@@ -23,7 +23,7 @@ Y = RNG.integers(0, 3, 24)
 
 def convolutions() -> keras.Model:
     x = inputs = keras.Input((16, 4))
-    for _ in range(6):
+    for _ in range(4):
         x = layers.Conv1D(8, 3, padding="same", activation="relu", kernel_regularizer="l2")(x)
     x = layers.Dense(3, activation="softmax")(layers.GlobalAveragePooling1D()(x))
     model = keras.Model(inputs, x)
@@ -52,7 +52,7 @@ def nested() -> keras.Model:
 def stock() -> tuple[list[Any], dict[str, list[float]]]:
     keras.utils.set_random_seed(5)
     model = convolutions()
-    history = model.fit(X, Y, batch_size=12, epochs=10, verbose=0, shuffle=False)
+    history = model.fit(X, Y, batch_size=12, epochs=4, verbose=0, shuffle=False)
     return model.get_weights(), history.history
 
 
@@ -64,7 +64,7 @@ def test_rematerialised_segments_with_and_without_micro_batches(
     model = convolutions()
     segments = find_choices(model, micro_batch or 12)[-1]
     plan = levers(model, 12, micro_batch, segments=segments)
-    history = memfit.fit(model, X, Y, batch_size=12, epochs=10, verbose=0, shuffle=False, plan=plan)
+    history = memfit.fit(model, X, Y, batch_size=12, epochs=4, verbose=0, shuffle=False, plan=plan)
     for ours, theirs in zip(model.get_weights(), stock[0], strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
     for name, values in stock[1].items():

@@ -21,6 +21,7 @@ from memfit.training.records.host_prediction import BEFORE, STEP
 from memfit.training.records.record import Mark, Process, RunRecord, Series, this_process
 from memfit.training.records.series import SeriesBuilder, thin_out
 from memfit.training.records.surroundings import environment_variables
+from prepared import in_arena
 
 
 def a_record(identity: str = "3fa9c1", begun: float = 1.7e9) -> RunRecord:
@@ -71,6 +72,10 @@ def test_where_they_are_is_told_by_the_environment(tmp_path: Path, monkeypatch: 
     monkeypatch.delenv("MEMFIT_RUNS")
     monkeypatch.setenv("MEMFIT_CACHE", str(tmp_path / "cache"))
     assert records_folder() == tmp_path / "cache" / "runs"
+    for name in ("MEMFIT_RUNS", "MEMFIT_CACHE"):
+        monkeypatch.setenv(name, "1")  # on, not a folder of that name
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert records_folder() == tmp_path / "memfit" / "runs"
 
 
 def test_a_run_whose_process_is_gone_has_died() -> None:
@@ -167,7 +172,7 @@ def _train(folder: str) -> dict[str, Any]:
 
 
 def test_every_fit_leaves_a_record_and_says_its_plan(tmp_path: Path) -> None:
-    seen = memfit.isolated(_train, str(tmp_path / "runs"), memory="256MiB")
+    seen = in_arena(_train, str(tmp_path / "runs"), memory="256MiB")
     lines = [line for line in seen["told"].splitlines() if line.startswith("memfit: ")]
     assert lines[0] == "memfit: fit(): net, batch 8, 3 epochs, in 200 MiB"
     assert lines[1].endswith("(at most); fits, nothing is changed")

@@ -8,8 +8,15 @@ import pytest
 from memfit.cli.main import main
 from memfit.verification import checks, verifying
 from memfit.verification.checks import Check, run_checks
-from memfit.verification.networks import NETWORKS, build
-from memfit.verification.trainings import Predicted, Trained, measure_peaks, predict, train_stock
+from memfit.verification.trainings import (
+    NETWORKS,
+    Predicted,
+    Trained,
+    build,
+    measure_peaks,
+    predict,
+    train_stock,
+)
 from prepared import in_arena
 
 MIB = 2**20

@@ -59,9 +59,7 @@ def arrays(
     structure = tf.nest.map_structure(_sliceable, _element(x, y, sample_weight))
     flat = tf.nest.flatten(structure)
     order = Order(_common_length(flat), batch_size, shuffle, seed, shard)
-    # As Keras's own adapter has it: floats as floatx, everything else as it is.
-    floats = np.dtype(keras.config.floatx())
-    dtypes = [floats if np.dtype(array.dtype).kind == "f" else np.dtype(array.dtype) for array in flat]
+    dtypes = [_dtype_in_keras(array) for array in flat]
     batch_bytes = sum(
         min(batch_size, order.samples) * int(np.prod(array.shape[1:])) * dtype.itemsize
         for array, dtype in zip(flat, dtypes, strict=True)
@@ -96,6 +94,12 @@ def arrays(
     dataset = any_length.apply(tf.data.experimental.assert_cardinality(order.batches))
     dataset.memfit = Pipeline(order, Size(batch_bytes), ahead, share, any_length)
     return dataset
+
+
+def _dtype_in_keras(array: Any) -> Any:
+    """As Keras's own adapter has it: floats as floatx, everything else as it is."""
+    dtype = np.dtype(array.dtype)
+    return np.dtype(keras.config.floatx()) if dtype.kind == "f" else dtype
 
 
 def _element(x: Any, y: Any, sample_weight: Any) -> Any:

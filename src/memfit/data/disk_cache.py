@@ -51,10 +51,10 @@ class CacheEntry:
 
 
 def cache_folder() -> Path:
-    """Returns where disk caches are: $MEMFIT_CACHE, else (or where that is 0) the user's cache folder."""
+    """Returns where disk caches are: $MEMFIT_CACHE, else the user's cache folder; 0 and 1 only mean off and on."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    own = os.environ.get("MEMFIT_CACHE", "0")
-    return Path(home) / "memfit" if own in ("", "0") else Path(own)
+    own = os.environ.get("MEMFIT_CACHE", "")
+    return Path(home) / "memfit" if own in ("", "0", "1") else Path(own)
 
 
 def cache_limit(folder: Path) -> int:

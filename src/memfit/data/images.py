@@ -93,15 +93,9 @@ def images(
         if on_error == "raise":
             dataset = any_length.apply(tf.data.experimental.assert_cardinality(order.batches))
         batch_bytes = Size(min(batch_size, order.samples) * height * width * channels)
+        mixes = not number and mixes_samples(augment)
         dataset.memfit = Pipeline(
-            order,
-            batch_bytes,
-            sizing.ahead,
-            sizing.memory,
-            any_length,
-            where,
-            bad_files,
-            mixes=not number and mixes_samples(augment),
+            order, batch_bytes, sizing.ahead, sizing.memory, any_length, where, bad_files, mixes=mixes
         )
         dataset.file_paths = [files.paths[index] for index in part]
         dataset.class_names = list(files.class_names)

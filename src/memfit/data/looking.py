@@ -89,7 +89,7 @@ def keep_order(dataset: Any) -> Any:
 
 
 def _read(dataset: Any, seconds: float) -> Iterator[Sequence[BatchShape]]:
-    """Yields the shapes of some batches at a time; the data itself never leaves TensorFlow."""
+    """Yields the shapes of some batches at a time, of one at least; the data itself never leaves TensorFlow."""
     import tensorflow as tf
 
     begin = time.time()
@@ -97,10 +97,10 @@ def _read(dataset: Any, seconds: float) -> Iterator[Sequence[BatchShape]]:
     def measure(*element: Any) -> tuple[Any, ...]:
         return tuple(map(_dynamic_shape, tf.nest.flatten(element)))
 
-    def in_time(*_: Any) -> Any:
-        return tf.timestamp() - begin < seconds
+    def is_first_or_in_time(number: Any, _: Any) -> Any:
+        return (number == 0) | (tf.timestamp() - begin < seconds)
 
-    shapes = dataset.map(measure).take_while(in_time)
+    shapes = dataset.map(measure).enumerate().take_while(is_first_or_in_time).map(lambda _, shapes: shapes)
     padded = shapes.padded_batch(_AT_ONCE, padding_values=tf.constant(-1, tf.int32))
     for rows in padded.as_numpy_iterator():
         yield [

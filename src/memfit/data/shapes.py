@@ -128,7 +128,7 @@ def tally(
     """Counts shapes as they come, until they end or the time is over."""
     counts: dict[BatchShape, int] = {}
     firsts: dict[BatchShape, int] = {}
-    begin, batches, complete = time.monotonic(), 0, True
+    begin, batches = time.monotonic(), 0
     for some in shapes:
         for shape in some:
             firsts.setdefault(shape, batches)
@@ -136,9 +136,9 @@ def tally(
             batches += 1
         _progress.info("looking at the shapes of the data: %d batches", batches)
         if time.monotonic() - begin >= seconds:
-            complete = batches == total
             break
     took = time.monotonic() - begin
+    complete = took < seconds or batches == total  # shapes also end where the time does
     seen = {shape: Seen(count, firsts[shape]) for shape, count in counts.items()}
     return Shapes(seen, example, batches, complete, batches if complete else total, took, assumed)
 

@@ -136,10 +136,6 @@ class Estimate(Shown):
         """
         return replace(self, batch_size=batch_size, sketched=True)
 
-    def peak_at(self, batch_size: int) -> Size:
-        """Returns the predicted peak at another batch size."""
-        return self.at(batch_size).peak
-
     def fits(self, memory: int | str, batch_size: int | None = None) -> Fit:
         """Answers whether the phase fits into `memory`, with its margin and what waits; a yes is true in an `if`.
 

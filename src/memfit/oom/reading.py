@@ -52,6 +52,20 @@ def read_error(error: BaseException | str, batch_size: int | None = None) -> Exp
     return replace(explanation, changes=find_changes(explanation, batch_size))
 
 
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Says whether an error is that memory ran out; by name, as TensorFlow may not be there.
+
+    A GPU's libraries report a failed allocation as an internal error, and Keras that of an eager layer as a
+    RuntimeError: there only the text can tell.
+    """
+    names = {base.__name__ for base in type(error).__mro__}
+    if names & {"ResourceExhaustedError", "OutOfMemory", "MemoryError"}:
+        return True
+    if "OpError" not in names and not isinstance(error, RuntimeError):
+        return False
+    return read_error(error).ran_out in ("device", "host", "block")
+
+
 def _text(error: BaseException | str) -> str:
     if isinstance(error, str):
         return error

@@ -11,6 +11,7 @@ from memfit.compat.keras_optimizers import slot_number
 from memfit.errors import InvalidInput
 from memfit.optimizers.blocks import (
     BLOCK,
+    NEAREST,
     count_blocks,
     decode_even,
     decode_squares,
@@ -18,7 +19,6 @@ from memfit.optimizers.blocks import (
     encode_squares,
     from_blocks,
     in_parts,
-    nearest,
     to_blocks,
     walking,
 )
@@ -154,18 +154,13 @@ def update_in_8_bits(optimizer: Any, gradient: Any, variable: Any, learning_rate
         optimizer.assign(slot, value)
 
 
-def write_codes(optimizer: Any, place: int, ratio: Any, root: Any, thresholds: Any) -> None:
-    """Rounds what is kept for the n-th variable."""
-    values = (*encode_even(ratio, thresholds), *encode_squares(root, thresholds))
-    for name, value in zip(LISTS, values, strict=True):
-        optimizer.assign(getattr(optimizer, name)[place], value)
-
-
 def quantise(optimizer: Any, place: int, momentum: Any, velocity: Any) -> None:
     """Takes over both moments of the n-th variable from Adam, rounded to the nearest codes."""
     root = to_blocks(tf.sqrt(tf.cast(velocity, tf.float32)))
     ratio = to_blocks(tf.cast(momentum, tf.float32)) / (root + optimizer.epsilon)
-    write_codes(optimizer, place, ratio, root, nearest())
+    values = (*encode_even(ratio, NEAREST), *encode_squares(root, NEAREST))
+    for name, value in zip(LISTS, values, strict=True):
+        optimizer.assign(getattr(optimizer, name)[place], value)
 
 
 def dequantise(optimizer: Any, place: int, shape: Any) -> tuple[Any, Any]:

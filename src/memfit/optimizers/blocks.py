@@ -18,6 +18,8 @@ import tensorflow as tf
 BLOCK = 256
 # Blocks that are computed at once: half a MiB a tensor, which a cache holds, and takes longer than a loop's turn.
 _PART = 512
+# The threshold that rounds to the nearest code: what was read from codes is written as the same ones.
+NEAREST = 0.5
 _EVEN_LEVELS = 127.0
 _LEVELS = 256.0
 # Rounding errors of the largest value of a block must not carry it to another code.
@@ -87,11 +89,6 @@ def in_parts(
 def _divide(number: int, by: int) -> int:
     """Divides and rounds up."""
     return -(-number // by)
-
-
-def nearest() -> Any:
-    """Thresholds that round to the nearest code: what was read from codes is written as the same ones."""
-    return tf.constant(0.5, tf.float32)
 
 
 def walking(step: Any) -> Any:

@@ -4,73 +4,23 @@ import math
 import os
 from typing import Any
 
+import keras
+
 from memfit.sizes import Size
 
 # Layers whose memory is told by the size of their outputs.
-_PLAIN = frozenset(
-    {
-        "Activation",
-        "ActivityRegularization",
-        "Add",
-        "Average",
-        "AveragePooling1D",
-        "AveragePooling2D",
-        "AveragePooling3D",
-        "BatchNormalization",
-        "Concatenate",
-        "Conv1D",
-        "Conv1DTranspose",
-        "Conv2D",
-        "Conv2DTranspose",
-        "Conv3D",
-        "Cropping1D",
-        "Cropping2D",
-        "Dense",
-        "DepthwiseConv1D",
-        "DepthwiseConv2D",
-        "Dot",
-        "Dropout",
-        "ELU",
-        "Embedding",
-        "Flatten",
-        "Functional",
-        "GaussianDropout",
-        "GaussianNoise",
-        "GlobalAveragePooling1D",
-        "GlobalAveragePooling2D",
-        "GlobalMaxPooling1D",
-        "GlobalMaxPooling2D",
-        "GroupNormalization",
-        "Identity",
-        "InputLayer",
-        "LayerNormalization",
-        "LeakyReLU",
-        "MaxPooling1D",
-        "MaxPooling2D",
-        "MaxPooling3D",
-        "Maximum",
-        "Minimum",
-        "Multiply",
-        "Normalization",
-        "PReLU",
-        "Permute",
-        "ReLU",
-        "RepeatVector",
-        "Rescaling",
-        "Reshape",
-        "SeparableConv1D",
-        "SeparableConv2D",
-        "Sequential",
-        "Softmax",
-        "SpatialDropout1D",
-        "SpatialDropout2D",
-        "Subtract",
-        "UpSampling1D",
-        "UpSampling2D",
-        "ZeroPadding1D",
-        "ZeroPadding2D",
-    }
-)
+_PLAIN = {
+    *("Functional", "InputLayer", "Sequential", "Dense", "Embedding", "Conv1D", "Conv2D", "Conv3D"),
+    *("Conv1DTranspose", "Conv2DTranspose", "DepthwiseConv1D", "DepthwiseConv2D"),
+    *("SeparableConv1D", "SeparableConv2D", "AveragePooling1D", "AveragePooling2D", "AveragePooling3D"),
+    *("MaxPooling1D", "MaxPooling2D", "MaxPooling3D", "GlobalAveragePooling1D", "GlobalAveragePooling2D"),
+    *("GlobalMaxPooling1D", "GlobalMaxPooling2D", "BatchNormalization", "GroupNormalization"),
+    *("LayerNormalization", "Normalization", "Rescaling", "Activation", "ActivityRegularization", "ELU"),
+    *("LeakyReLU", "PReLU", "ReLU", "Softmax", "Dropout", "GaussianDropout", "GaussianNoise", "Identity"),
+    *("SpatialDropout1D", "SpatialDropout2D", "Add", "Average", "Concatenate", "Dot", "Maximum", "Minimum"),
+    *("Multiply", "Subtract", "Cropping1D", "Cropping2D", "UpSampling1D", "UpSampling2D", "ZeroPadding1D"),
+    *("ZeroPadding2D", "Flatten", "Permute", "RepeatVector", "Reshape"),
+}
 # Layers that hold more inside than their outputs say; `_inside` knows how much. All others are not bounded.
 _COMPOSITE = frozenset({"Bidirectional", "GRU", "LSTM", "MultiHeadAttention", "SimpleRNN"})
 # What a recurrent layer keeps for the backward pass, in values a unit and time step: gates, their activations,
@@ -79,17 +29,10 @@ _RECURRENT = {"LSTM": 20, "GRU": 16, "SimpleRNN": 6}
 # Layers whose gradients (or themselves, where they are transposed) TensorFlow's CPU kernels compute from unfolded
 # images: of as many as fill 30 MiB (`target_working_set_size` in its conv_grad_*_ops), or of one. A network
 # that denoises 28x28 images peaks at 85 MiB for it, where its layers' outputs say 18.
-_CONVOLUTIONS = frozenset(
-    {
-        "Conv1D",
-        "Conv1DTranspose",
-        "Conv2D",
-        "Conv2DTranspose",
-        "Conv3D",
-        "SeparableConv1D",
-        "SeparableConv2D",
-    }
-)
+_CONVOLUTIONS = {
+    *("Conv1D", "Conv1DTranspose", "Conv2D", "Conv2DTranspose", "Conv3D"),
+    *("SeparableConv1D", "SeparableConv2D"),
+}
 _UNFOLDED = 30 * 2**20
 # Per sample, the peaks of ResNet50, MobileNetV2, VGG16, EfficientNetB0, DenseNet121 and a U-Net grow by 0.3 to
 # 1.1 times the sum of their layers' outputs; the BFC allocator can occupy twice what is asked of it.
@@ -113,7 +56,7 @@ def upper_bound(model: Any, batch_size: int) -> Size | None:
     for operation in operations:
         if type(operation).__name__ not in _PLAIN | _COMPOSITE:
             return None
-        shapes = [tensor.shape[1:] for tensor in _flat([operation.output, operation.input])]
+        shapes = [tensor.shape[1:] for tensor in keras.tree.flatten([operation.output, operation.input])]
         if any(size is None for shape in shapes for size in shape):
             return None
         outputs += _bytes_of_sample(operation.output)
@@ -121,7 +64,9 @@ def upper_bound(model: Any, batch_size: int) -> Size | None:
     # The batch itself; targets are as large as the outputs, and so is what the loss computes of both.
     outputs += _bytes_of_sample(model.inputs) + _PER_LOSS * _bytes_of_sample(model.outputs)
     trained = _bytes(model.trainable_variables)
-    weights = _bytes(model.variables) + trained + _slots(model.optimizer, trained)
+    # An optimizer that is not built yet is taken for one with two slots a weight, as Adam.
+    slots = _bytes(model.optimizer.variables) if model.optimizer.built else 3 * trained
+    weights = _bytes(model.variables) + trained + slots
     return Size(_PER_OUTPUT * (outputs * batch_size + _unfolded(operations)) + _PER_WEIGHT * weights)
 
 
@@ -164,18 +109,12 @@ def _unfolded(operations: list[Any]) -> int:
 def _unfolded_image(layer: Any) -> int:
     """Bytes of one unfolded image: a patch of the size of the kernel for every position."""
     patch = max(math.prod(weight.shape[:-1]) for weight in layer.weights if len(weight.shape) > 2)
-    sides = [math.prod(tensor.shape[1:-1]) for tensor in (*_flat(layer.input), *_flat(layer.output))]
+    sides = [math.prod(tensor.shape[1:-1]) for tensor in keras.tree.flatten([layer.input, layer.output])]
     return 4 * patch * min(sides)
 
 
-def _flat(outputs: Any) -> list[Any]:
-    import keras
-
-    return list(keras.tree.flatten(outputs))
-
-
 def _bytes_of_sample(tensors: Any) -> int:
-    return sum(math.prod(tensor.shape[1:]) * _itemsize(tensor) for tensor in _flat(tensors))
+    return sum(math.prod(tensor.shape[1:]) * _itemsize(tensor) for tensor in keras.tree.flatten(tensors))
 
 
 def _bytes(variables: Any) -> int:
@@ -185,8 +124,3 @@ def _bytes(variables: Any) -> int:
 def _itemsize(values: Any) -> int:
     """Bytes of a value; not less than four, because losses and updates are computed in float32."""
     return 8 if str(values.dtype).endswith("64") else 4
-
-
-def _slots(optimizer: Any, trained: int) -> int:
-    """Bytes of an optimizer's state; two slots a weight, as Adam's, where it is not built yet."""
-    return _bytes(optimizer.variables) if optimizer.built else 3 * trained

@@ -8,7 +8,7 @@ from memfit.planning.fingerprint import fingerprint
 from memfit.planning.job import Job
 from memfit.planning.layer_names import layer_names
 from memfit.planning.levers import levers_for
-from memfit.planning.levers.lever import Facts, Lever
+from memfit.planning.levers.lever import Lever
 from memfit.planning.levers.micro_batches import list_sizes
 from memfit.planning.plan import LeverRow, Plan
 from memfit.planning.recordings import Recordings
@@ -34,7 +34,7 @@ def build_plan(recordings: Recordings, batch_size: int, chosen: Candidate) -> Pl
         source=stock.estimate.source,
         layer_names=() if recipe.segments is None else layer_names(job.model),
         # Of none where none is needed, because asking some of them takes seconds.
-        levers=() if recipe == Recipe() else list_rows(job, recipe, batch_size, recordings),
+        levers=() if recipe == Recipe() else list_rows(recordings, recipe, batch_size),
         timeline=recordings.timeline(recipe, batch_size),
     )
 
@@ -57,55 +57,50 @@ def build_stock_plan(job: Job, batch_size: int, bound: Size) -> Plan:
 
 
 def list_rows(
-    job: Job,
+    facts: Recordings,
     recipe: Recipe,
     batch_size: int,
-    facts: Recordings,
     unused: str = "not needed: the levers above are enough, and more faithful or faster",
 ) -> tuple[LeverRow, ...]:
     """Says what became of each lever.
 
     Args:
-        job: What is planned for.
+        facts: What recordings have shown.
         recipe: What was chosen.
         batch_size: Samples in one update.
-        facts: What recordings have shown.
         unused: Why a lever is not used that could be.
     """
-    return tuple(_describe(lever, job, recipe, batch_size, facts, unused) for lever in levers_for(job))
+    return tuple(_describe(lever, facts, recipe, batch_size, unused) for lever in levers_for(facts.job))
 
 
-def _describe(
-    lever: Lever, job: Job, recipe: Recipe, batch_size: int, facts: Recordings, unused: str
-) -> LeverRow:
+def _describe(lever: Lever, facts: Recordings, recipe: Recipe, batch_size: int, unused: str) -> LeverRow:
+    job = facts.job
     fidelity = lever.fidelity(job)
     if not lever.is_used(recipe):
-        why, saving = _explain_unused(lever, job, batch_size, facts, unused), None
-        if lever.why_not(job) is None:
-            saving = lever.advise_saving(facts, job, batch_size)
-        return LeverRow(lever.name, fidelity, used=False, why=why, saving=saving)
-    without = lever.undo(recipe)
-    saving = Size(max(0, facts.saving(recipe, without, batch_size)))
-    cost = lever.predict_cost(facts, recipe, batch_size)
+        why = _explain_unused(lever, facts, batch_size, unused)
+        advised = lever.advise_saving(job, batch_size) if lever.why_not(job) is None else None
+        return LeverRow(lever.name, fidelity, used=False, why=why, saving=advised)
+    saving = Size(max(0, facts.saving(recipe, lever.undo(recipe), batch_size)))
     return LeverRow(
         lever.name,
         fidelity,
         used=True,
         setting=lever.describe(recipe, batch_size),
-        why=lever.explain(job, batch_size),
+        why=lever.explain(job),
         saving=saving or None,
-        cost=cost or None,
+        cost=lever.predict_cost(facts, recipe, batch_size) or None,
     )
 
 
-def _explain_unused(lever: Lever, job: Job, batch_size: int, facts: Facts, unused: str) -> str:
+def _explain_unused(lever: Lever, facts: Recordings, batch_size: int, unused: str) -> str:
+    job = facts.job
     if (reason := lever.why_not(job)) is not None:
         return reason
     offered = next(iter(lever.offer(job, Recipe(), batch_size)), None)
     if offered is None:  # it only advises
-        return lever.explain(job, batch_size)
+        return lever.explain(job)
     if lever.fidelity(job) > job.allow:
-        return f'allow="{lever.fidelity(job)}" would be needed: {lever.explain(job, batch_size)}'
+        return f'allow="{lever.fidelity(job)}" would be needed: {lever.explain(job)}'
     if facts.need(offered, batch_size) >= facts.need(Recipe(), batch_size):
         return "saves nothing in this training"
     return unused

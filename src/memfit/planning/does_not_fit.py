@@ -34,10 +34,4 @@ class DoesNotFit(MemfitError, ValueError):
         self.closest = closest
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (
-            str(self),
-            self.smallest_memory,
-            self.largest_batch,
-            self.fidelity,
-            self.closest,
-        )
+        return type(self), (str(self), self.smallest_memory, self.largest_batch, self.fidelity, self.closest)

@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+
+import keras
+import numpy as np
+import tensorflow as tf
 
 from memfit.budgets.gpu_table import GPU, present_gpu
 from memfit.data.peeking import FirstBatch
@@ -22,6 +26,7 @@ from memfit.steps.micro_batches.additivity import TRIED_SAMPLES, find_loss_diffe
 from memfit.steps.micro_batches.exactness import find_difference
 from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import Segments, find_choices, find_choices_of_step
+from memfit.steps.train_step import build
 
 # The batch that is looked at first when the largest one is asked for.
 _REFERENCE_BATCH = 32
@@ -45,8 +50,10 @@ class Job:
         ranks: How many processes train together; the batch is the largest share of one of theirs.
         shard_optimizer: Whether each of them may keep a part of the optimizer's state.
         exchange: Bytes that adding up gradients over ranks takes beside a step.
+        is_fit: Whether Keras's `fit` trains; otherwise it is a loop of the user's own.
     """
 
+    is_fit: ClassVar[bool] = True
     model: Any
     batch_size: int | Literal["max"]
     memory: Size
@@ -62,11 +69,6 @@ class Job:
     def all_memory(self) -> Size:
         """Bytes that the job may take on its device."""
         return Size(self.memory + self.exchange)
-
-    @property
-    def is_fit(self) -> bool:
-        """Whether Keras's `fit` trains; otherwise it is a loop of the user's own."""
-        return True
 
     @property
     def reference_batch(self) -> int:
@@ -157,8 +159,6 @@ class Job:
 
     def _input_specs(self) -> Any:
         """Tensor specs of the inputs; None where the model tells them itself."""
-        import tensorflow as tf
-
         if getattr(self.model, "inputs", None) and not leaves_open(self.model):
             return None
         structure = self.spec.structure
@@ -168,9 +168,6 @@ class Job:
 
 def _has_samples(data: Any) -> bool:
     """Whether there are arrays or tensors of enough samples for a trial, and not only their shapes."""
-    import keras
-    import tensorflow as tf
-
     leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
     return bool(leaves) and all(
         not isinstance(leaf, tf.TypeSpec) and (*getattr(leaf, "shape", ()), 0)[0] >= TRIED_SAMPLES
@@ -180,18 +177,14 @@ def _has_samples(data: Any) -> bool:
 
 def _build(model: Any, recipe: Recipe) -> Any:
     """Builds the step to record, on the copy of the model in the recorder's process."""
-    from memfit.steps.train_step import build
-
     changes = recipe.applied(model)
     changes.__enter__()
     _applied.append(changes)  # for good: the copy ends with its process
-    return build(model, recipe, parts=None if recipe.micro_batch is None else RECORDED_PARTS)
+    return build(model, recipe, parts=RECORDED_PARTS)
 
 
 def vary_whole_numbers(array: Any) -> Any:
     """Returns zeros and ones where there are zeros alone: samples that are all the same show nothing if mixed."""
-    import numpy as np
-
     if array.dtype.kind not in "iub":
         return array
     return np.random.default_rng(0).integers(0, 2, array.shape).astype(array.dtype)

@@ -2,16 +2,18 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 from memfit.errors import InvalidInput
-from memfit.estimation.recording.specs import Spec
+from memfit.estimation.recording.specs import Leaf, Spec
 from memfit.estimation.recording.step import Build
 from memfit.planning.does_not_fit import DoesNotFit
-from memfit.planning.job import RECORDED_PARTS, Job
+from memfit.planning.job import RECORDED_PARTS, Job, vary_whole_numbers
 from memfit.planning.plan import Plan
 from memfit.planning.planning import make_plan
 from memfit.sizes import Size
+from memfit.steps.losses.additivity import SAMPLES, Trial, try_in_parts
+from memfit.steps.losses.step import GradientStep
 from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import Segments, find_choices_of_loss
 
@@ -24,12 +26,8 @@ class LossJob(Job):
         samples: Arrays with a few real samples, for the trial in parts; None for synthetic ones.
     """
 
+    is_fit: ClassVar[bool] = False
     samples: tuple[Any, ...] | None = None
-
-    @property
-    def is_fit(self) -> bool:
-        """Whether Keras's `fit` trains."""
-        return False
 
     @property
     def fixed_step(self) -> str | None:
@@ -42,11 +40,8 @@ class LossJob(Job):
         return False
 
     @cached_property
-    def trial(self) -> Any:
+    def trial(self) -> Trial:
         """What came of computing a few samples in parts."""
-        from memfit.planning.job import vary_whole_numbers
-        from memfit.steps.losses.additivity import SAMPLES, try_in_parts
-
         samples = self.samples
         if samples is None:
             samples = tuple(map(vary_whole_numbers, self.spec.batch(SAMPLES)))
@@ -57,14 +52,12 @@ class LossJob(Job):
     @property
     def why_not_micro_batches(self) -> str | None:
         """Says why a batch cannot be cut into micro-batches, or None where it can."""
-        why_not: str | None = self.trial.why_not
-        return why_not
+        return self.trial.why_not
 
     @cached_property
     def outputs_differ(self) -> str | None:
         """Why micro-batches would give something else than the whole batch, or None; its loss was tried with it."""
-        differs: str | None = self.trial.differs
-        return differs
+        return self.trial.differs
 
     @cached_property
     def losses_differ(self) -> str | None:
@@ -93,9 +86,7 @@ class LossJob(Job):
 
 
 def _build(loss: Any, recipe: Recipe) -> Any:
-    from memfit.steps.losses.step import build_gradients
-
-    return build_gradients(loss, recipe, parts=None if recipe.micro_batch is None else RECORDED_PARTS)
+    return GradientStep(loss, recipe, parts=RECORDED_PARTS)
 
 
 def plan_loss(job: LossJob, beside: int, reason: str) -> Plan:
@@ -141,8 +132,6 @@ def spec_of_call(loss: Any, tensors: Any) -> Spec:
     Raises:
         InvalidInput: If a dimension beside the samples is not known.
     """
-    from memfit.estimation.recording.specs import Leaf
-
     leaves = []
     for tensor, has in zip(tensors, loss.call.has_samples, strict=True):
         shape = tuple(tensor.shape)[1:] if has else tuple(tensor.shape)
@@ -154,10 +143,8 @@ def spec_of_call(loss: Any, tensors: Any) -> Spec:
 
 def first_samples_of(loss: Any, tensors: Any) -> tuple[Any, ...] | None:
     """Returns arrays with the first samples of a call, for its trial in parts; None where there are too few."""
-    from memfit.steps.losses.additivity import SAMPLES
-
     count = loss.call.count_samples(tensors)
     if count is None or count < SAMPLES or not all(hasattr(tensor, "numpy") for tensor in tensors):
         return None
-    pairs = zip(tensors, loss.call.has_samples, strict=True)
-    return tuple((tensor[:SAMPLES] if has else tensor).numpy() for tensor, has in pairs)
+    first = loss.call.map_samples(lambda tensor: tensor[:SAMPLES], tensors)
+    return tuple(tensor.numpy() for tensor in first)

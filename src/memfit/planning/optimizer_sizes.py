@@ -5,27 +5,15 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import keras
+import tensorflow as tf
+
 from memfit.errors import CannotTell, in_one_line
+from memfit.optimizers.adam8bit import Adam8bit, count_saved, is_large
 from memfit.sizes import Size
 
 # The dimensions of a stand-in have different sizes: a slot's dimensions are recognised by them.
 _SIZES = (2, 3, 5, 7, 11, 13, 17)
-
-
-def list_optimizers() -> dict[str, Any]:
-    """Returns Keras's optimizers by name, without those that need another optimizer to be made."""
-    import keras
-
-    return {
-        name: value
-        for name, value in vars(keras.optimizers).items()
-        if inspect.isclass(value)
-        and issubclass(value, keras.optimizers.Optimizer)
-        and all(
-            parameter.default is not parameter.empty or parameter.kind is parameter.VAR_KEYWORD
-            for parameter in inspect.signature(value).parameters.values()
-        )
-    }
 
 
 def kept_by(optimizer: Any, weights: Iterable[Any]) -> Size:
@@ -55,36 +43,15 @@ def kept_by(optimizer: Any, weights: Iterable[Any]) -> Size:
             slots[kind] = _build_slots(optimizer, *kind)
         for dimensions, itemsize in slots[kind]:
             total += itemsize * math.prod(weight.shape[dimension] for dimension in dimensions)
-    return Size(total - (saved_in_8_bits(weights) if _has_8_bits(optimizer) else 0))
-
-
-def saved_in_8_bits(weights: Iterable[Any]) -> Size:
-    """Returns the bytes that moments in 8 bits take less than Adam's."""
-    import tensorflow as tf
-
-    from memfit.optimizers.adam8bit import count_saved, is_large
-
-    return Size(
-        sum(
-            count_saved(weight.shape, tf.as_dtype(weight.dtype).size)
-            for weight in weights
-            if is_large(weight)
-        )
-    )
-
-
-def _has_8_bits(optimizer: Any) -> bool:
-    """Whether an optimizer is an Adam8bit, of which a small stand-in shows only what it keeps for small weights."""
-    from memfit.optimizers.adam8bit import Adam8bit
-
-    return issubclass(optimizer if inspect.isclass(optimizer) else type(optimizer), Adam8bit)
+    if issubclass(optimizer if inspect.isclass(optimizer) else type(optimizer), Adam8bit):
+        # A small stand-in shows only what it keeps for small weights.
+        large = filter(is_large, weights)
+        total -= sum(count_saved(weight.shape, tf.as_dtype(weight.dtype).size) for weight in large)
+    return Size(total)
 
 
 def _build_slots(optimizer: Any, rank: int, dtype: str, name: str) -> list[tuple[tuple[int, ...], int]]:
     """Returns the slots of one weight: which of the weight's dimensions each has, and the bytes of a value."""
-    import keras
-    import tensorflow as tf
-
     sizes = _SIZES[:rank]
     copy = _copy(optimizer)
     copy.build([keras.Variable("zeros", sizes, dtype, name=name)])

@@ -191,19 +191,18 @@ class Plan(Shown):
         """
         try:
             sizes = {name: Size(data[name]) for name in ("memory", "stock", "predicted", "margin")}
-            levers = tuple(_read_row(lever) for lever in data["levers"])
-            rest: dict[str, Any] = {
+            values: dict[str, Any] = {
                 **data,
                 **sizes,
                 "fidelity": Fidelity.read(data["fidelity"]),
                 "recipe": Recipe.from_json(data["recipe"]),
                 "layer_names": tuple(map(str, data.get("layer_names", ()))),
-                "levers": levers,
+                "levers": tuple(map(_read_row, data["levers"])),
                 "timeline": StepTimeline.from_json(data["timeline"]) if data.get("timeline") else None,
                 "worst": WorstBatch.from_json(data["worst"]) if data.get("worst") else None,
                 "ordinary": Ordinary.from_json(data["ordinary"]) if data.get("ordinary") else None,
             }
-            return cls(**rest)
+            return cls(**values)
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidInput(f"A plan is read from what `Plan.to_json` returned ({error})") from error
 

@@ -17,13 +17,13 @@ from memfit.estimation.cache import is_on, remembered
 from memfit.estimation.estimate import Estimate, check_batch
 from memfit.estimation.fingerprint import fingerprint
 from memfit.estimation.recorder import Recorder
+from memfit.estimation.recording.kept import size_of
 from memfit.estimation.recording.specs import fixed_batch, spec_of
 from memfit.estimation.waiting import Waiting, held_bytes
 from memfit.estimation.worst_batch import batch_size_of, look_where_needed
 from memfit.planning.bound import sample_bytes, upper_bound
 from memfit.planning.build_plan import build_plan, build_stock_plan
 from memfit.planning.candidates import Candidate, choose_best
-from memfit.planning.exchange import exchange_bytes
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import RECORDED_PARTS, Job
 from memfit.planning.levers import levers_for
@@ -33,8 +33,12 @@ from memfit.planning.refusal import refuse
 from memfit.planning.search import list_recorded, record_tightest, search_largest_batch, search_recipe
 from memfit.planning.varying_shapes import plan_for_shapes
 from memfit.sizes import Size
+from memfit.steps.gradients import LEAST_PACK
 from memfit.steps.recipe import Recipe
 
+# Ranks add up gradients one after the other, in their own places: measured were 8 MiB beside gradients of 4 MiB
+# each (2 ranks, TensorFlow's ring on the CPU; docs/scaling.md). What NCCL takes on a GPU was not measured.
+_OF_LARGEST = 2.0
 _progress = logging.getLogger("memfit.progress")
 
 
@@ -86,24 +90,16 @@ def plan(
     if batch_size is None:
         batch_size = shapes.largest()[0][0][0] if shapes is not None else batch_size_of(data, None)
     _check(model, batch_size)
-    if batch_size != "max":
-        batch_size = -(-batch_size // ranks)
     if validation_batch_size is not None:
         validation_batch_size = -(-validation_batch_size // ranks)
-    only = fixed_batch(model)
-    if batch_size == "max":
-        batch_size = only or "max"
-    else:
-        check_batch(only, batch_size)
     card = find_gpu(device)
     available = card.usable if card and device and memory is None else read_memory(memory)
     _check_weights(model, available)
     exchange = exchange_bytes(model) if ranks > 1 else Size(0)
-    room = Size(available - exchange)
     job = Job(
         model,
-        batch_size,
-        room,
+        _share_of_rank(model, batch_size, ranks),
+        Size(available - exchange),
         Fidelity.read(allow),
         data,
         validation_batch_size,
@@ -116,10 +112,23 @@ def plan(
         made = _plan_one(job, bounded=device is None)
     else:
         made = plan_for_shapes(job, shapes, partial(_plan_one, bounded=device is None), _estimate_stock)
-    if ranks == 1:
-        return made
     stock, predicted = Size(made.stock + exchange), Size(made.predicted + exchange)
     return replace(made, memory=available, stock=stock, predicted=predicted, ranks=ranks)
+
+
+def exchange_bytes(model: Any) -> Size:
+    """Returns what the largest gradient takes while ranks add it up; all others stay where they are."""
+    return Size(round(_OF_LARGEST * max(LEAST_PACK * 2, *map(size_of, model.trainable_variables), 0)))
+
+
+def _share_of_rank(model: Any, batch_size: int | Literal["max"], ranks: int) -> int | Literal["max"]:
+    """Returns the largest part of a batch that a rank computes."""
+    only = fixed_batch(model)
+    if batch_size == "max":
+        return only or "max"
+    share = -(-batch_size // ranks)
+    check_batch(only, share)
+    return share
 
 
 def _estimate_stock(job: Job) -> Estimate:

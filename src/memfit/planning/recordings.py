@@ -1,11 +1,10 @@
 """What recordings have shown of a job's step, and what follows for recipes and batches that were not recorded."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from memfit.estimation.estimate import Estimate
+from memfit.estimation.recording.kept import size_of
 from memfit.estimation.step_timeline import StepTimeline, timeline_of
 from memfit.estimation.waiting import held_bytes
 from memfit.planning.candidates import Candidate, judge_fidelity, list_recipes, predict_time
@@ -34,8 +33,7 @@ class Recordings:
     def __init__(self, job: Job, record: Record) -> None:
         self.job, self._record = job, record
         self.inputs = held_bytes(job.spec.batch(1))
-        trained = job.model.trainable_variables
-        self.gradients = sum(math.prod(weight.shape) * _itemsize(weight) for weight in trained)
+        self.gradients = sum(map(size_of, job.model.trainable_variables))
         self._realised = 1.0  # the part of a predicted saving that the last recording found to be real
         self._activations: dict[int, int] = {}
         self.stock = RecordedStep(record(None, job.reference_batch), job.memory, job.reference_batch)
@@ -54,8 +52,7 @@ class Recordings:
         """
         step = self._steps.get(_kind(recipe))
         if step is not None and not recipe.inputs_on_host:
-            at_once = recipe.micro_batch or batch_size
-            recorded = _recorded_batch(recipe, at_once)
+            recorded = _recorded_batch(recipe, batch_size)
             # Of a recorded batch, the samples that are not in the part being computed wait as well.
             beside = self.inputs * (batch_size - recorded) + self.waiting(batch_size)
             return step.need(recorded) + beside
@@ -88,8 +85,9 @@ class Recordings:
 
     # What the search asks.
 
-    def candidates(self, batch_size: int, allow: Fidelity) -> list[Candidate]:
-        """Lists every allowed candidate for a batch, stock's step first."""
+    def candidates(self, batch_size: int, allow: Fidelity | None = None) -> list[Candidate]:
+        """Lists every candidate for a batch up to a fidelity, the job's unless told, stock's step first."""
+        allow = self.job.allow if allow is None else allow
         return [
             Candidate(
                 recipe,
@@ -113,27 +111,26 @@ class Recordings:
         """Records a recipe, if that would tell more."""
         if not self.can_record(recipe):
             return
-        at_once = recipe.micro_batch or batch_size
-        kind, batch = _kind(recipe), _recorded_batch(recipe, at_once)
-        without = None if recipe.segments is None else replace(kind, segments=None)
-        before = None if without is None else self._step_need(without, at_once)
+        kind, batch, segments = _kind(recipe), _recorded_batch(recipe, batch_size), recipe.segments
+        step = replace(kind, micro_batch=recipe.micro_batch)
+        before = 0 if segments is None else self.need(replace(step, segments=None), batch)
         self._steps[kind] = RecordedStep(self._record(kind, batch), self.job.memory, batch)
-        if before is not None and recipe.segments is not None:
-            real = before - self._step_need(kind, at_once)
-            self._realised = max(0.0, real / max(_predicted(recipe.segments, at_once), 1))
+        if segments is not None:
+            predicted = _predicted(segments, recipe.micro_batch or batch_size)
+            self._realised = max(0.0, (before - self.need(step, batch)) / max(predicted, 1))
 
     def look_at(self, recipe: Recipe, batch_size: int) -> None:
         """Makes the figures of a recorded recipe exact for a batch."""
         step = self._steps.get(_kind(recipe))
         if step is not None:
-            step.look_at(_recorded_batch(recipe, recipe.micro_batch or batch_size))
+            step.look_at(_recorded_batch(recipe, batch_size))
 
     def needed(self, recipe: Recipe, batch_size: int) -> int:
         """The smallest memory in which a recipe fits: what is advised when the job's memory is too small."""
         step = self._steps.get(_kind(recipe))
         if step is None:
             return self.need(recipe, batch_size)
-        recorded = _recorded_batch(recipe, recipe.micro_batch or batch_size)
+        recorded = _recorded_batch(recipe, batch_size)
         return self.need(recipe, batch_size) - step.need(recorded) + step.needed(recorded)
 
     def peak(self, recipe: Recipe, batch_size: int) -> tuple[int, int]:
@@ -146,10 +143,9 @@ class Recordings:
         return self._peak(without, batch_size)[0] - self._peak(recipe, batch_size)[0]
 
     def _peak(self, recipe: Recipe, batch_size: int) -> tuple[int, int]:
-        step, at_once = self._steps.get(_kind(recipe)), recipe.micro_batch or batch_size
-        # What was not recorded has the margin of the stock step that computes as many samples at once.
-        recorded = at_once if step is None else _recorded_batch(recipe, at_once)
-        step = step or self.stock
+        step, recorded = self._steps.get(_kind(recipe)), _recorded_batch(recipe, batch_size)
+        if step is None:  # it has the margin of the stock step that computes as many samples at once
+            step, recorded = self.stock, recipe.micro_batch or batch_size
         need = self.need(recipe, batch_size)
         margin = step.need(recorded) - step.peak(recorded)
         filled = 0 if step is self.stock else step.filled(recorded)
@@ -160,7 +156,7 @@ class Recordings:
         step = self._steps.get(_kind(recipe))
         if step is None:
             return None
-        return timeline_of(step.estimate.sketch(_recorded_batch(recipe, recipe.micro_batch or batch_size)))
+        return timeline_of(step.estimate.sketch(_recorded_batch(recipe, batch_size)))
 
     def _may_run_out_in_update(self) -> bool:
         """Whether an update from all gradients at once may take more than there is, where stock's own does not.
@@ -171,9 +167,9 @@ class Recordings:
         job = self.job
         if not job.updates or self.stock.by_compiler:
             return False
-        sizes = [math.prod(weight.shape) * _itemsize(weight) for weight in job.model.trainable_variables]
+        largest = max(map(size_of, job.model.trainable_variables), default=0)
         kept = self.stock.kept(job.reference_batch)
-        return kept + self.gradients + _IN_UPDATE * max(sizes, default=0) > job.memory
+        return kept + self.gradients + _IN_UPDATE * largest > job.memory
 
     def _choose_lever_to_undo(self, recipe: Recipe) -> Lever:
         """Chooses the lever without which most is known: recorded if possible, otherwise the last in the list."""
@@ -183,11 +179,6 @@ class Recordings:
                 return lever
         return next((lever for lever in used if _kind(lever.undo(recipe)) in self._steps), used[0])
 
-    def _step_need(self, recipe: Recipe, at_once: int) -> int:
-        """What a step takes when `at_once` samples pass at once."""
-        batch = _recorded_batch(recipe, at_once)
-        return self.need(replace(recipe, micro_batch=at_once if recipe.micro_batch else None), batch)
-
 
 def _kind(recipe: Recipe) -> Recipe:
     """What of a recipe is recorded: a step in micro-batches of any size, wherever its inputs come from."""
@@ -195,17 +186,11 @@ def _kind(recipe: Recipe) -> Recipe:
     return replace(recipe, micro_batch=parts, inputs_on_host=False, validation_batch=None)
 
 
-def _recorded_batch(recipe: Recipe, at_once: int) -> int:
-    """The batch of a recorded step in which `at_once` samples pass at once."""
-    return at_once if recipe.micro_batch is None else RECORDED_PARTS * at_once
+def _recorded_batch(recipe: Recipe, batch_size: int) -> int:
+    """The batch of a recorded step in which as many samples pass at once as a recipe lets pass of a batch."""
+    return batch_size if recipe.micro_batch is None else RECORDED_PARTS * recipe.micro_batch
 
 
 def _predicted(segments: Segments, batch_size: int) -> int:
     """What segments save by their own prediction: it grows with the samples that pass at once."""
     return (segments.stock_bytes - segments.activation_bytes) * batch_size // segments.batch_size
-
-
-def _itemsize(weight: Any) -> int:
-    import tensorflow as tf
-
-    return int(tf.as_dtype(weight.dtype).size)

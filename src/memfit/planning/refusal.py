@@ -8,11 +8,10 @@ from memfit.planning.build_plan import build_plan, list_rows
 from memfit.planning.candidates import Candidate, choose_best
 from memfit.planning.does_not_fit import DoesNotFit
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.largest_batch import find_largest_batch
 from memfit.planning.levers.sharded_optimizer import ShardedOptimizer
 from memfit.planning.plan import Plan
 from memfit.planning.recordings import Recordings
-from memfit.planning.search import list_recorded
+from memfit.planning.search import find_largest_batch, list_recorded
 from memfit.sizes import Size
 
 
@@ -67,7 +66,5 @@ def refuse(recordings: Recordings) -> DoesNotFit:
 def _build_closest(recordings: Recordings, batch_size: int, closest: Candidate, needed: int) -> Plan:
     """Builds the plan that comes closest; its peak is not cut at the memory, as that of a plan that fits is."""
     plan = build_plan(recordings, batch_size, closest)
-    levers = list_rows(
-        recordings.job, plan.recipe, batch_size, recordings, "not enough, alone or with the others"
-    )
+    levers = list_rows(recordings, plan.recipe, batch_size, "not enough, alone or with the others")
     return replace(plan, predicted=Size(max(plan.predicted, needed - plan.margin)), levers=levers)

@@ -5,9 +5,10 @@ recipe chosen is then recorded, and the search goes on with what that showed. A 
 after the tightest more faithful one has been recorded, or is predicted to be far beyond the memory.
 """
 
+from collections.abc import Callable
+
 from memfit.planning.candidates import Candidate, choose_best
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.largest_batch import find_largest_batch
 from memfit.planning.recordings import Recordings
 
 # How many recipes are recorded at one fidelity before only the recorded ones are left to choose from.
@@ -17,6 +18,8 @@ _RECORDINGS = 3
 _WORST_PREDICTION = 2.0
 # How much larger a batch, or faster a step, has to promise to be for one more recording: predictions are no finer.
 _WORTH_RECORDING = 1.05
+# The largest batch that is looked for: with micro-batches, and inputs on the host, nothing else may bound it.
+LARGEST = 2**14
 
 
 def search_recipe(recordings: Recordings, batch_size: int) -> Candidate | None:
@@ -32,9 +35,7 @@ def search_recipe(recordings: Recordings, batch_size: int) -> Candidate | None:
 
 def record_tightest(recordings: Recordings, batch_size: int) -> None:
     """Records the allowed recipe that is predicted to take least: nothing is refused on a prediction alone."""
-    candidates = recordings.candidates(batch_size, recordings.job.allow)
-    tightest = min(reversed(candidates), key=lambda candidate: candidate.need)
-    recordings.record(tightest.recipe, batch_size)
+    recordings.record(_find_tightest(recordings.candidates(batch_size)).recipe, batch_size)
 
 
 def search_largest_batch(recordings: Recordings) -> tuple[int, Candidate | None]:
@@ -51,7 +52,7 @@ def search_largest_batch(recordings: Recordings) -> tuple[int, Candidate | None]
         recordings.record(chosen.recipe, batch_size)
         recorded, _ = _choose_largest(recordings, recorded_only=True)
     batch_size, chosen = _choose_largest(recordings, recorded_only=True)
-    tightest = _choose_tightest(recordings, batch_size or 1, recordings.job.allow)
+    tightest = _choose_tightest(recordings, recordings.candidates(batch_size or 1))
     if tightest is not None and (chosen is None or chosen.recipe.micro_batch is None):
         recordings.record(tightest.recipe, batch_size or 1)
         batch_size, chosen = _choose_largest(recordings, recorded_only=True)
@@ -66,8 +67,7 @@ def search_largest_batch(recordings: Recordings) -> tuple[int, Candidate | None]
 
 def list_recorded(recordings: Recordings, batch_size: int) -> list[Candidate]:
     """Lists the allowed candidates for a batch that a recording stands behind."""
-    candidates = recordings.candidates(batch_size, recordings.job.allow)
-    return [candidate for candidate in candidates if not recordings.can_record(candidate.recipe)]
+    return [c for c in recordings.candidates(batch_size) if not recordings.can_record(c.recipe)]
 
 
 def _search_at(recordings: Recordings, batch_size: int, fidelity: Fidelity) -> Candidate | None:
@@ -82,7 +82,7 @@ def _search_at(recordings: Recordings, batch_size: int, fidelity: Fidelity) -> C
             if known is not None and known.time <= _WORTH_RECORDING * best.time:
                 best = known
         if best is None:
-            best = _choose_tightest(recordings, batch_size, fidelity, only=True)
+            best = _choose_tightest(recordings, _at(recordings, batch_size, fidelity, unrecorded=True))
             if best is None:
                 return None
         if recordings.can_record(best.recipe):
@@ -104,33 +104,56 @@ def _at(recordings: Recordings, batch_size: int, fidelity: Fidelity, unrecorded:
     ]
 
 
-def _choose_tightest(
-    recordings: Recordings, batch_size: int, allow: Fidelity, *, only: bool = False
-) -> Candidate | None:
-    """Chooses the allowed recipe that is predicted to take least, if it was not recorded and may fit."""
-    candidates = [
-        candidate
-        for candidate in recordings.candidates(batch_size, allow)
-        if not only or candidate.fidelity == allow
-    ]
+def _choose_tightest(recordings: Recordings, candidates: list[Candidate]) -> Candidate | None:
+    """Chooses the candidate that is predicted to take least, if it was not recorded and may fit."""
     if not candidates:
         return None
-    # Of those that take the same, the last: large convolutions in parts save what only a compiler can tell.
-    tightest = min(reversed(candidates), key=lambda candidate: candidate.need)
+    tightest = _find_tightest(candidates)
     worth = tightest.need <= _WORST_PREDICTION * recordings.job.memory
     return tightest if worth and recordings.can_record(tightest.recipe) else None
 
 
+def _find_tightest(candidates: list[Candidate]) -> Candidate:
+    """Finds the candidate that is predicted to take least.
+
+    Of those that take the same, the last: large convolutions in parts save what only a compiler can tell.
+    """
+    return min(reversed(candidates), key=lambda candidate: candidate.need)
+
+
+def find_largest_batch(fits: Callable[[int], bool], at_most: int = LARGEST) -> int:
+    """Finds the largest batch for which something holds, to within 2%, as predictions are no finer.
+
+    Args:
+        fits: Whether it holds for a batch; where it does, it does for smaller ones.
+        at_most: Where to end.
+
+    Returns:
+        The batch, or 0 where it does not even hold for 1.
+    """
+    if fits(at_most):
+        return at_most
+    if at_most == 1 or not fits(1):
+        return 0
+    low, high = 1, 2
+    while high < at_most and fits(high):
+        low, high = high, 2 * high
+    high = min(high, at_most)
+    while high - low > max(1, low // 64):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
 def _choose_largest(
-    recordings: Recordings, *, recorded_only: bool = False, at_most: int | None = None
+    recordings: Recordings, *, recorded_only: bool = False, at_most: int = LARGEST
 ) -> tuple[int, Candidate | None]:
     """Chooses the largest batch and the best candidate for it, as far as is known by now."""
 
     def choose(batch_size: int) -> Candidate | None:
-        allow, memory = recordings.job.allow, recordings.job.memory
         if recorded_only:
-            return choose_best(list_recorded(recordings, batch_size), memory)
-        return choose_best(recordings.candidates(batch_size, allow), memory)
+            return choose_best(list_recorded(recordings, batch_size), recordings.job.memory)
+        return choose_best(recordings.candidates(batch_size), recordings.job.memory)
 
     batch_size = find_largest_batch(lambda size: choose(size) is not None, at_most)
     return batch_size, choose(batch_size) if batch_size else None

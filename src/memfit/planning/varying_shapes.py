@@ -1,13 +1,12 @@
 """Planning for batches of several shapes: a recipe for the worst, and a looser one for those that need less."""
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from memfit.data.shapes import BatchShape, Shapes, count_elements, covers
 from memfit.estimation.estimate import Estimate
+from memfit.estimation.recording.kept import size_of
 from memfit.estimation.worst_batch import find_worst
 from memfit.planning.does_not_fit import DoesNotFit
 from memfit.planning.job import Job
@@ -50,7 +49,7 @@ def plan_for_shapes(job: Job, shapes: Shapes, make: MakePlan, estimate: MakeEsti
     if tight.changes_nothing or tight.recipe.changes or job.batch_size == "max":
         return tight
     # The tight step's accumulators, or buffers of gradients, stay while others run.
-    room = job.memory - _count_gradients(job.model)
+    room = job.memory - sum(map(size_of, job.model.trainable_variables))
     found = _find_ordinary(shapes, worst.shape, lambda shape: of(shape, room), make, estimate)
     if found is None:
         return tight
@@ -98,9 +97,3 @@ def _list_cuts(shapes: Shapes, worst: BatchShape) -> list[BatchShape]:
     cuts = [join for join in dict.fromkeys(joins) if not covers(join, worst)]
     most = 2**_TRIED - 1
     return cuts if len(cuts) <= most else [cuts[round(i * (len(cuts) - 1) / (most - 1))] for i in range(most)]
-
-
-def _count_gradients(model: Any) -> int:
-    import tensorflow as tf
-
-    return sum(math.prod(w.shape) * int(tf.as_dtype(w.dtype).size) for w in model.trainable_variables)

@@ -8,6 +8,7 @@ import keras
 
 from memfit.scaling.survivors import meeting_others
 from memfit.steps.sharded_state import sharded_state
+from memfit.training.monitoring.monitoring import list_callbacks
 
 # Not ModelCheckpoint: it decides as well (the best so far), and saves through its model, which only rank 0 does.
 _WRITERS = (
@@ -71,9 +72,7 @@ def _save_nothing(*args: Any, **kwargs: Any) -> None:
 
 def callbacks_of_rank(callbacks: Any, rank: int) -> Any:
     """Returns the callbacks that a rank runs: every rank those that decide, and rank 0 those that write, too."""
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks = callbacks.callbacks
-    given = callbacks if isinstance(callbacks, list | tuple) else [callbacks] if callbacks is not None else []
+    given = list_callbacks(callbacks)
     if rank:
         kept = [callback for callback in given if not isinstance(callback, _WRITERS)]
         restores = keras.callbacks.BackupAndRestore

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memfit.errors import InvalidInput
-from memfit.scaling.slurm import read_slurm
+from memfit.scaling.slurm import find_own_gpu, read_slurm
 
 LAUNCHER = "MEMFIT_LAUNCHER"  # names who has set TF_CONFIG, where it was memfit
 RANK = "MEMFIT_RANK"  # this process's number: what a script may look at
@@ -28,15 +28,18 @@ class Cluster:
 
     Attributes:
         rank: The number of this process; rank 0 writes checkpoints, logs and progress.
-        count: How many ranks there are.
         addresses: Where each rank listens, as "host:port", in the order of the ranks.
         source: Who started the ranks: "memfit run", "Slurm" or "TF_CONFIG".
     """
 
     rank: int
-    count: int
     addresses: tuple[str, ...]
     source: str
+
+    @property
+    def count(self) -> int:
+        """How many ranks there are."""
+        return len(self.addresses)
 
     def to_tf_config(self) -> str:
         """Returns the cluster as TensorFlow reads it."""
@@ -59,20 +62,17 @@ def find_cluster(environment: MutableMapping[str, str] = os.environ) -> Cluster 
     cluster.rank, cluster.count  # 1, 2
     ```
     """
+    cluster = None
     if environment.get("TF_CONFIG"):
-        found = _read_tf_config(environment["TF_CONFIG"], environment.get(LAUNCHER, "TF_CONFIG"))
-        if found is not None:
-            environment[RANK] = str(found.rank)
-        return found
-    task = read_slurm(environment)
-    if task is None:
-        return None
-    cluster = Cluster(task.rank, len(task.addresses), task.addresses, "Slurm")
-    environment["TF_CONFIG"] = cluster.to_tf_config()
-    environment[LAUNCHER] = "Slurm"
-    environment[RANK] = str(task.rank)
-    if task.gpu is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = task.gpu
+        cluster = _read_tf_config(environment["TF_CONFIG"], environment.get(LAUNCHER, "TF_CONFIG"))
+    elif (task := read_slurm(environment)) is not None:
+        cluster = Cluster(*task, "Slurm")
+        environment["TF_CONFIG"] = cluster.to_tf_config()
+        environment[LAUNCHER] = "Slurm"
+        if (gpu := find_own_gpu(environment)) is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
+    if cluster is not None:
+        environment[RANK] = str(cluster.rank)
     return cluster
 
 
@@ -97,7 +97,7 @@ def _read_tf_config(text: str, source: str) -> Cluster | None:
     addresses = tuple(str(address) for name in ("chief", "worker") for address in jobs.get(name, []))
     _check_addresses(addresses, text)
     rank = _find_rank(config.get("task"), jobs, text)
-    return Cluster(rank, len(addresses), addresses, source) if len(addresses) > 1 else None
+    return Cluster(rank, addresses, source) if len(addresses) > 1 else None
 
 
 def _find_rank(task: Any, jobs: Mapping[str, Any], text: str) -> int:

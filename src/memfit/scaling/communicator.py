@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from memfit.compat import tf_clusters
 from memfit.errors import InvalidInput, in_one_line
 from memfit.scaling.cluster import Cluster, find_cluster
@@ -29,8 +32,6 @@ class Ranks:
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        import tensorflow as tf
-
         # It reads TF_CONFIG, and has to be there before TensorFlow has run anything.
         self._strategy = tf.distribute.MultiWorkerMirroredStrategy()
         self.rank, self.count = cluster.rank, cluster.count
@@ -38,8 +39,6 @@ class Ranks:
 
     def sum(self, tensors: Sequence[Any]) -> list[Any]:
         """Returns the sums over all ranks, one tensor after the other: beside them only one is in the way."""
-        import tensorflow as tf
-
         totals: list[Any] = []
         for tensor in tensors:
             with tf.control_dependencies(totals[-1:]):
@@ -49,8 +48,6 @@ class Ranks:
 
     def sum_small(self, numbers: Any) -> Any:
         """Returns the sums of a vector's few numbers, filled up so that a peer's death is noticed at once."""
-        import tensorflow as tf
-
         padded = tf.concat([numbers, tf.zeros([_LEAST], numbers.dtype)], 0)
         return self.sum([padded])[0][: tf.size(numbers)]
 
@@ -60,8 +57,6 @@ class Ranks:
 
     def gather(self, value: Any) -> list[Any]:
         """Returns the values of all ranks, anything that JSON can write, in the order of the ranks."""
-        import numpy as np
-
         text = np.frombuffer(json.dumps(value).encode(), np.uint8).astype(np.int64)
         lengths = np.zeros(self.count, np.int64)
         lengths[self.rank] = len(text)
@@ -74,31 +69,22 @@ class Ranks:
             for row, length in zip(texts, lengths, strict=True)
         ]
 
-    def share_newest(self, state: Sequence[Any], step: int) -> int:
+    def share_newest(self, state: Sequence[Any], step: int) -> None:
         """Gives all ranks the state of the one that is farthest, the first of them where several are.
 
         Args:
             state: TensorFlow's variables, the same ones in the same order on every rank.
             step: How far this rank is.
-
-        Returns:
-            How far the newest state is.
         """
-        import tensorflow as tf
-
         steps = self.gather(step)
-        newest = max(steps)
-        mine = steps.index(newest) == self.rank
+        mine = steps.index(max(steps)) == self.rank
         for variable in state:
             bits = as_integers(variable.read_value())
             sent = self.sum_integers(tf.reshape(bits if mine else tf.zeros_like(bits), [-1]))
             variable.assign(from_integers(tf.reshape(sent, tf.shape(bits)), variable.dtype))
-        return int(newest)
 
     def sum_integers(self, numbers: Any) -> Any:
         """Returns the sums of a vector's whole numbers; traced once for vectors of any length."""
-        import tensorflow as tf
-
         numbers = tf.convert_to_tensor(numbers)
         if numbers.dtype not in self._traced:
             spec = tf.TensorSpec([None], numbers.dtype)
@@ -106,20 +92,13 @@ class Ranks:
         return self._traced[numbers.dtype](numbers)
 
     def _together(self, function: Any, tensor: Any) -> Any:
-        import tensorflow as tf
-
         if tf.executing_eagerly():  # outside of a function TensorFlow warns of every call
-            return self._in_a_function(function)(tensor)
+            if function not in self._traced:
+                together = partial(self._together, function)
+                self._traced[function] = tf.function(together, autograph=False, reduce_retracing=True)
+            return self._traced[function](tensor)
         # An op of its own: an argument of a function has no device, and collectives want one.
         return self._strategy.run(lambda value: function(tf.identity(value)), args=(tensor,))
-
-    def _in_a_function(self, function: Any) -> Any:
-        import tensorflow as tf
-
-        if function not in self._traced:
-            together = partial(self._together, function)
-            self._traced[function] = tf.function(together, autograph=False, reduce_retracing=True)
-        return self._traced[function]
 
 
 @cache
@@ -141,8 +120,6 @@ def stay_out() -> None:
 
 
 def _join(cluster: Cluster) -> Ranks:
-    import tensorflow as tf
-
     os.environ["TF_CONFIG"] = cluster.to_tf_config()  # a chief is rank 0, nothing else
     tf_clusters.limit_waiting(cluster.count, silence=_SILENCE, arrival=_ARRIVAL)
     try:
@@ -163,12 +140,8 @@ def _join(cluster: Cluster) -> Ranks:
 
 
 def _add_up(tensor: Any) -> Any:
-    import tensorflow as tf
-
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tensor)
 
 
 def _put_behind_each_other(rows: Any) -> Any:
-    import tensorflow as tf
-
     return tf.distribute.get_replica_context().all_gather(rows, axis=0)

@@ -1,21 +1,40 @@
-"""What a training on several ranks is refused for, before its first step, and how far it is from one device's."""
+"""What a training on several ranks is refused for, before its first step, and how far it is from one device's.
 
+Ranks that differ would train different things without an error, or wait for each other for ever.
+"""
+
+import hashlib
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import keras
 
 from memfit.compat import keras_data, keras_training
+from memfit.compat.versions import read_versions
 from memfit.errors import CannotTell, InvalidInput
 from memfit.planning.fidelity import Fidelity
+from memfit.planning.fingerprint import fingerprint
 from memfit.planning.job import Job
+from memfit.scaling.communicator import Ranks
+from memfit.scaling.survivors import meeting_others
 from memfit.scaling.synchronized import normalising_layers
 from memfit.sizes import Size
 from memfit.steps.installing import is_custom, why_not_micro_batches
 from memfit.steps.micro_batches.additivity import TRIED_SAMPLES
-from memfit.training.batches import batch_size_of
-from memfit.training.feeding import feed
+from memfit.training.batches import batch_size_of, count_data
+from memfit.training.feeding import feed_of, fingerprint_data
 from memfit.training.running import current_runner
+
+_COUNTS = (
+    "batch_size",
+    "epochs",
+    "initial_epoch",
+    "steps_per_epoch",
+    "validation_steps",
+    "validation_batch_size",
+)
 
 
 def check_model(model: keras.Model) -> None:
@@ -58,8 +77,7 @@ def check_data(arguments: Mapping[str, Any], count: int) -> None:
             received=f"batches of {size} on {count} ranks",
             remedy="Use a larger batch_size or fewer ranks",
         )
-    names = ("batch_size", "shuffle", "class_weight", "validation_split")
-    order = feed(x, arguments["y"], arguments["sample_weight"], **{name: arguments[name] for name in names})
+    order = feed_of(arguments)
     # `memfit run` gives arrays an order that all processes of the run have.
     ordered = current_runner().restarts and not keras_data.batches_itself(x)
     unordered = "any order" in order.why_not
@@ -110,3 +128,54 @@ def explain_mixed_samples(model: keras.Model, data: Any, allowed: Fidelity, coun
             remedy='Train it in one process, or allow "near"',
         )
     yield f"near, on {count} ranks: {reason}."
+
+
+def agree_on_call(ranks: Ranks, model: keras.Model, arguments: Mapping[str, Any], allowed: Fidelity) -> None:
+    """Checks that all ranks are about to train the same model on the same data in the same way.
+
+    Args:
+        arguments: Of `fit`, by name.
+        allowed: How far the result may be from that of one process.
+
+    Raises:
+        InvalidInput: On every rank, names what differs and on which rank.
+    """
+    x, y = arguments["x"], arguments["y"]
+    facts = {
+        "script": _hash_script(),
+        **{f"version of {name}": version for name, version in read_versions().items()},
+        "model": fingerprint(model),
+        "optimizer": _describe(model.optimizer) if model.compiled else "",
+        "loss": str(getattr(model, "loss", None)) if isinstance(getattr(model, "loss", None), str) else "",
+        "number of samples or batches": count_data(x),
+        "data": fingerprint_data(x, y),
+        "number of validation samples or batches": count_data(arguments["validation_data"]),
+        "shuffle": str(arguments["shuffle"]),
+        "allow": str(allowed),
+        **{name: arguments[name] for name in _COUNTS},
+    }
+    with meeting_others():
+        everyone = ranks.gather(facts)
+    for name in facts:
+        for rank, other in enumerate(everyone):
+            if other.get(name) != everyone[0].get(name):
+                raise InvalidInput(
+                    f"All ranks must have the same {name}",
+                    received=f"{everyone[0].get(name)!r} on rank 0, {other.get(name)!r} on rank {rank}",
+                    remedy="Start the same script with the same versions, arguments and data on every rank",
+                )
+
+
+def _hash_script() -> str:
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        return "" if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
+    except OSError:
+        return ""
+
+
+def _describe(optimizer: Any) -> str:
+    """The optimizer's settings; a schedule or a callable is named by its class."""
+    settings = optimizer.get_config()
+    plain = {name: value for name, value in settings.items() if isinstance(value, int | float | str | bool)}
+    return f"{type(optimizer).__name__} {sorted(plain.items())}"

@@ -9,8 +9,8 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -30,34 +30,16 @@ _WRITING = 300.0
 _FOLLOW = 300.0
 
 
-class RankProcess(Protocol):
-    """What is asked of a process that runs a rank."""
-
-    pid: int
-
-    def poll(self) -> int | None:
-        """Returns its exit code; None while it runs."""
-
-    def kill(self) -> None:
-        """Ends it and what it has started, at once."""
-
-
-@dataclass(frozen=True)
-class Ending:
+class Ending(NamedTuple):
     """How the ranks of a job ended.
 
     Attributes:
-        codes: The exit code of each rank, as `subprocess` gives them; None for one that had to be killed.
         rank: The rank that decides what the job's end means: the one that ended the others, or rank 0.
+        code: Its exit code, as `subprocess` gives it; None where it did not answer any more and was killed.
     """
 
-    codes: tuple[int | None, ...]
     rank: int
-
-    @property
-    def code(self) -> int | None:
-        """The exit code of the rank that decides; None where it did not answer any more and was killed."""
-        return self.codes[self.rank]
+    code: int | None
 
 
 def rank_environments(
@@ -82,7 +64,7 @@ def rank_environments(
     return [
         {
             **device,
-            "TF_CONFIG": Cluster(rank, count, addresses, "memfit run").to_tf_config(),
+            "TF_CONFIG": Cluster(rank, addresses, "memfit run").to_tf_config(),
             LAUNCHER: "memfit run",
             RANK: str(rank),
         }
@@ -90,13 +72,11 @@ def rank_environments(
     ]
 
 
-def await_ranks(
-    processes: Sequence[RankProcess], is_writing: Callable[[int], bool] = lambda rank: False
-) -> Ending:
+def await_ranks(processes: Sequence[Any], is_writing: Callable[[int], bool] = lambda rank: False) -> Ending:
     """Waits until all ranks have ended; where one fails, the others get the time to keep their states, no more.
 
     Args:
-        processes: Of all ranks, in their order.
+        processes: Of all ranks, in their order, with `pid`, `poll()` and `kill()` as those of `subprocess`.
         is_writing: Whether a rank is just writing its state.
     """
     codes: dict[int, int | None] = {}
@@ -110,7 +90,7 @@ def await_ranks(
                     culprit = rank
         waited = time.monotonic() - changed
         for rank in sorted(set(range(len(processes))) - set(codes)):
-            if _is_overdue(rank, codes, processes[rank], waited, is_writing):
+            if _is_overdue(codes, processes[rank].pid, waited, partial(is_writing, rank)):
                 processes[rank].kill()
                 codes[rank] = None
                 culprit = rank if culprit is None else culprit
@@ -120,23 +100,18 @@ def await_ranks(
         lost = 0
     elif culprit is not None:
         lost = culprit
-    return Ending(tuple(codes[rank] for rank in range(len(processes))), lost)
+    return Ending(lost, codes[lost])
 
 
 def _is_overdue(
-    rank: int,
-    codes: Mapping[int, int | None],
-    process: RankProcess,
-    waited: float,
-    is_writing: Callable[[int], bool],
+    codes: Mapping[int, int | None], pid: int, waited: float, is_writing: Callable[[], bool]
 ) -> bool:
     """Whether a rank that still runs is waited for no longer."""
-    failed = any(code != 0 for code in codes.values())
-    if not failed:
+    if not any(code != 0 for code in codes.values()):
         return 0 in codes and waited > _FOLLOW
-    if is_writing(rank):
+    if is_writing():
         return waited > _WRITING
-    return waited > _NOTICE or _is_stopped(process.pid)
+    return waited > _NOTICE or _is_stopped(pid)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -16,31 +16,31 @@ from memfit.compat import keras_training
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
-from memfit.scaling.agreeing import agree_on_call, count_data
 from memfit.scaling.callbacks import callbacks_of_rank, saving_of_rank
 from memfit.scaling.communicator import Ranks
 from memfit.scaling.conditions import (
+    agree_on_call,
     check_data,
     check_model,
     explain_mixed_samples,
     explain_statistics,
     layers_to_synchronize,
 )
-from memfit.scaling.divisors import DivisorCount
 from memfit.scaling.reading import Reading, reading_shares
-from memfit.scaling.states import share_changes
+from memfit.scaling.states import DivisorCount, share_changes
 from memfit.scaling.survivors import meeting_others
 from memfit.scaling.synchronized import synchronized
 from memfit.steps.host_arrays import HostArrays
 from memfit.steps.sharded_state import sharded_state
 from memfit.steps.share import Share, split_evenly, use_ranks
 from memfit.steps.train_step import TrainStep
-from memfit.training.batches import count_samples
+from memfit.training.batches import count_data, count_samples
 from memfit.training.guard.evaluation import slice_batch
+from memfit.training.peers import Peers
 
 
-class Rank:
-    """One rank of a job (`training.peers.Peers`)."""
+class Rank(Peers):
+    """One rank of a job."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from memfit.errors import InvalidInput
 
@@ -10,23 +9,8 @@ from memfit.errors import InvalidInput
 _FIRST_PORT, _PORTS = 12000, 20000
 
 
-@dataclass(frozen=True)
-class SlurmTask:
-    """One task of a step of a Slurm job.
-
-    Attributes:
-        rank: Its number in the step.
-        addresses: Of all tasks, in their order.
-        gpu: Which of the GPUs that Slurm shows to all tasks of this node is this task's; None where it has its own.
-    """
-
-    rank: int
-    addresses: tuple[str, ...]
-    gpu: str | None
-
-
-def read_slurm(environment: Mapping[str, str]) -> SlurmTask | None:
-    """Reads which task of a step this process is; None outside of one, or where the step has one task.
+def read_slurm(environment: Mapping[str, str]) -> tuple[int, tuple[str, ...]] | None:
+    """Reads which task of a step this process is, and where each listens; None outside of one, or for one task.
 
     Only the variables of a step (`srun`) count: a batch script sees those of its whole job, but is one process.
 
@@ -54,7 +38,7 @@ def read_slurm(environment: Mapping[str, str]) -> SlurmTask | None:
         for host, number in zip(hosts, tasks, strict=True)
         for local in range(number)
     )
-    return SlurmTask(int(rank), addresses, _own_gpu(environment))
+    return int(rank), addresses
 
 
 def expand_nodes(text: str) -> list[str]:
@@ -90,7 +74,8 @@ def _numbers(text: str) -> list[str]:
     return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
 
 
-def _own_gpu(environment: Mapping[str, str]) -> str | None:
+def find_own_gpu(environment: Mapping[str, str]) -> str | None:
+    """Returns this task's of the GPUs that Slurm shows to all tasks of a node; None where it has its own."""
     visible = [gpu for gpu in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     local = int(environment.get("SLURM_LOCALID", "0"))
     return visible[local] if len(visible) > 1 and local < len(visible) else None

@@ -38,8 +38,8 @@ class RankLost(MemfitError, RuntimeError):
     """Another process of the job is gone, and nobody is there to start all of them again."""
 
 
-def register_keeper(keep: Callable[[], None] | None) -> None:
-    """Names what writes this process's state when another rank is lost; None for nothing.
+def register_keeper(keep: Callable[[], None]) -> None:
+    """Names what writes this process's state when another rank is lost.
 
     Args:
         keep: Writes all variables and the position of a training, once the step is rolled back.
@@ -104,36 +104,31 @@ def meeting_others(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
         with _watch.waiting():
             yield
     except Exception as error:
-        if not is_loss(error):
+        if not _is_loss(error):
             raise
-        keep_state(error, undo)
+        _keep_state(error, undo)
 
 
-def is_loss(error: BaseException) -> bool:
+def _is_loss(error: BaseException) -> bool:
     """Whether an error of a collective means that another rank is gone."""
     names = {base.__name__ for base in type(error).__mro__}
     return bool(names & _LOSSES) or ("OpError" in names and any(sign in str(error) for sign in _SIGNS))
 
 
-def keep_state(error: BaseException, undo: Callable[[], None] = lambda: None) -> NoReturn:
+def _keep_state(error: BaseException, undo: Callable[[], None]) -> NoReturn:
     """Keeps this rank's state and ends the process; whoever started the ranks starts them again.
-
-    Args:
-        error: What the collective raised.
-        undo: As in `meeting_others`.
 
     Raises:
         RankLost: If nobody keeps states here, because the process was not started by `memfit run`.
     """
-    keep = _keep
-    if keep is None:
+    if _keep is None:
         raise RankLost(
             f"Another rank of this job is gone ({in_one_line(error)}), and this process cannot go on without it. "
             "Under `memfit run` all ranks are started again and go on at this batch."
         ) from error
     try:
         undo()
-        keep()
+        _keep()
     except Exception as failure:  # then another survivor's state counts, or the last checkpoint
         _LOG.warning("This rank's state could not be saved: %s", in_one_line(failure))
     sys.stdout.flush()

@@ -4,7 +4,7 @@ The only place where ranks meet while they compute. A rank that runs out of memo
 process ends, and all are started again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -29,22 +29,19 @@ def synchronized(ranks: Ranks, layers: Sequence[Any]) -> Iterator[None]:
     """Lets layers compute their moments over all ranks' samples for a while."""
     with ExitStack() as stack:
         for layer in layers:
-            stack.enter_context(moments_replaced(layer, _MomentsOfAll(ranks)))
+            stack.enter_context(moments_replaced(layer, _moments_of_all(ranks)))
         yield
 
 
-class _MomentsOfAll:
+def _moments_of_all(ranks: Ranks) -> Callable[..., tuple[Any, Any]]:
     """Mean and variance over all ranks' samples, in two passes as TensorFlow's own: mean, then distances."""
 
-    def __init__(self, ranks: Ranks) -> None:
-        @tf.custom_gradient
-        def add_up(values: Any) -> Any:
-            # Every rank's loss depends on every rank's values: the gradient of a sum over ranks is one, too.
-            return ranks.sum([values])[0], lambda upstream: ranks.sum([upstream])[0]
+    @tf.custom_gradient
+    def add_up(values: Any) -> Any:
+        # Every rank's loss depends on every rank's values: the gradient of a sum over ranks is one, too.
+        return ranks.sum([values])[0], lambda upstream: ranks.sum([upstream])[0]
 
-        self._add_up = add_up
-
-    def __call__(self, inputs: Any, mask: Any, axes: Sequence[int]) -> tuple[Any, Any]:
+    def compute(inputs: Any, mask: Any, axes: Sequence[int]) -> tuple[Any, Any]:
         weights = tf.ones_like(inputs)
         least = tf.constant(0.0, inputs.dtype)
         if mask is not None:  # as Keras has it, which adds a little to what it divides by
@@ -52,9 +49,11 @@ class _MomentsOfAll:
             least = tf.constant(keras.config.epsilon(), inputs.dtype)
         total = tf.reduce_sum(weights * inputs, axes)
         count = tf.reduce_sum(weights, axes)
-        total, count = tf.unstack(self._add_up(tf.stack([total, count])))
+        total, count = tf.unstack(add_up(tf.stack([total, count])))
         mean = total / (count + least)
         shape = [1 if axis in axes else size for axis, size in enumerate(tf.unstack(tf.shape(inputs)))]
         distances = tf.square(inputs - tf.reshape(mean, shape))
-        variance = self._add_up(tf.reduce_sum(weights * distances, axes)) / (count + least)
+        variance = add_up(tf.reduce_sum(weights * distances, axes)) / (count + least)
         return mean, variance
+
+    return compute

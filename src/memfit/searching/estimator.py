@@ -5,7 +5,7 @@ from typing import Any
 
 import cloudpickle
 
-from memfit.searching.isolation import run_apart
+from memfit.searching.isolating import run_apart
 from memfit.searching.trial_server import Shared
 
 _ANSWERS = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform")

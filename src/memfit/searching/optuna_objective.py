@@ -7,7 +7,7 @@ import cloudpickle
 
 from memfit.budgets.child import ask
 from memfit.errors import InvalidInput
-from memfit.searching.isolation import TrialEnded, run_apart
+from memfit.searching.isolating import TrialEnded, run_apart
 from memfit.searching.trial_server import Shared
 
 

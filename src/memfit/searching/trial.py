@@ -104,14 +104,7 @@ class Trials(Shown):
             | {"setting": _plain(trial.setting), "value": _plain(trial.value)}
             for trial in self.trials
         ]
-        return {
-            "trials": plain,
-            "memory": int(self.memory),
-            "memory_source": self.memory_source,
-            "side_by_side": self.side_by_side,
-            "together": int(self.together),
-            "seconds": self.seconds,
-        }
+        return to_plain(replace(self, trials=())) | {"trials": plain}
 
 
 def _cut(text: str, longest: int) -> str:

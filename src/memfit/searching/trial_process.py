@@ -7,7 +7,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from memfit.budgets.budget import read_count
@@ -15,7 +14,9 @@ from memfit.budgets.child import ask
 from memfit.budgets.isolation import Result, dump_task, read_answer
 from memfit.compat.tf_runtime import is_initialised
 from memfit.errors import MemfitError, ProcessDied, in_one_line
-from memfit.searching.trial import DONE, FAILED, OUT_OF_MEMORY
+from memfit.oom.reading import ran_out_of_memory, read_error
+from memfit.searching.trial import DONE, FAILED, OUT_OF_MEMORY, Trial
+from memfit.sizes import Size
 from memfit.survival.intercepting import intercept
 from memfit.survival.scripts import after_import
 
@@ -23,25 +24,12 @@ from memfit.survival.scripts import after_import
 FIRST_FIT, RECORD = b"f", b"r"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a trial's process reports: as in `Trial`, with both peaks that may be meant."""
-
-    status: str
-    value: Any
-    error: str
-    traceback: str
-    device_peak: int | None
-    host_peak: int
-    seconds: float
-
-
-def run_trial(function: bytes, args: tuple[Any, ...], predicts: bool, on_host: bool) -> Outcome:
-    """Runs a trial in this process.
+def run_trial(function: bytes, setting: Any, predicts: bool, on_host: bool) -> Trial:
+    """Runs a trial in this process; its setting is not sent back.
 
     Args:
         function: The pickled function.
-        args: What to call it with.
+        setting: What to call it with.
         predicts: Whether to predict at the first `fit` what is needed, and to wait for it.
         on_host: Whether the memory that counts is all that this process takes, not that of a device.
     """
@@ -50,32 +38,24 @@ def run_trial(function: bytes, args: tuple[Any, ...], predicts: bool, on_host: b
     begun = time.monotonic()
     value, error, status, trace = None, "", DONE, ""
     try:
-        value = _without_model(pickle.loads(function)(*args))
+        value = _without_model(pickle.loads(function)(setting))
     except BaseException as raised:  # sys.exit() in a trial ends that trial
-        status = OUT_OF_MEMORY if ran_out_of_memory(raised) else FAILED
+        status = OUT_OF_MEMORY if is_out_of_memory(raised) else FAILED
         error, trace = describe(raised, status), traceback.format_exc()
     seconds = time.monotonic() - begun - watch.waited
-    return Outcome(status, value, error, trace, watch.device_peak(), resident_peak(), seconds)
+    peak = resident_peak() if on_host else watch.device_peak()
+    return Trial(None, status, value, error, trace, None if peak is None else Size(peak), seconds=seconds)
 
 
-def ran_out_of_memory(error: BaseException) -> bool:
-    """Says whether an error is that memory ran out, or would."""
-    names = {base.__name__ for base in type(error).__mro__}
-    if names & {"ResourceExhaustedError", "OutOfMemory", "DoesNotFit", "MemoryError"}:
-        return True
-    if "OpError" not in names and not isinstance(error, RuntimeError):
-        return False
-    from memfit.oom.reading import read_error
-
-    return read_error(error).ran_out in ("device", "host", "block")
+def is_out_of_memory(error: BaseException) -> bool:
+    """Says whether an error is that memory ran out, or that no plan fits; by name, as planning may not be there."""
+    return type(error).__name__ == "DoesNotFit" or ran_out_of_memory(error)
 
 
 def describe(error: BaseException, status: str) -> str:
     """Returns an error as one line: of an out-of-memory what ran out, of anything else what it says."""
     if status != OUT_OF_MEMORY or isinstance(error, MemfitError):
         return in_one_line(error)
-    from memfit.oom.reading import read_error
-
     told = read_error(error)
     parts = [told.says.rstrip("."), *([f"{told.requested} asked for"] if told.requested else [])]
     return ", ".join([*parts, *([f"by {told.asked}"] if told.asked is not None else [])])
@@ -96,7 +76,6 @@ class _Watch:
 
     def __init__(self, predicts: bool, on_host: bool) -> None:
         self._predicts, self._on_host = predicts, on_host
-        self._seen = False
         self._peak_before = 0
         self._meter: Any = None
         self.waited = 0.0
@@ -114,43 +93,42 @@ class _Watch:
             intercept(keras.Model, "fit", self._route)
 
     def _route(self, original: Callable[..., Any], model: Any, **arguments: Any) -> Any:
-        if not self._seen:
-            self._seen = True
-            self._begin_measuring()
-            if self._predicts:
-                from memfit.searching.needs import predict_need
+        def predict() -> int | None:
+            from memfit.searching.needs import predict_need
 
-                begun = time.monotonic()
-                self._ask(predict_need(model, arguments))
-                self.waited += time.monotonic() - begun
+            return predict_need(model, arguments)
+
+        self._see_fit(predict)
         return original(model, **arguments)
 
     def _install_runner(self, fitting: Any) -> None:
-        from memfit.training.running import StockRunner, install_runner
+        from memfit.training.running import Runner, install_runner
 
         watch = self
 
-        class Runner(StockRunner):
+        class AskingRunner(Runner):
             """Asks for what a plan says that it needs."""
 
             def fit(self, model: Any, arguments: Any, plan: Any, data_fingerprint: int) -> Any:
-                if not watch._seen and plan is not None:
-                    watch._seen = True
-                    watch._begin_measuring()
-                    if watch._predicts:
-                        begun = time.monotonic()
-                        watch._ask(plan.predicted + plan.margin)
-                        watch.waited += time.monotonic() - begun
+                if plan is not None:
+                    watch._see_fit(lambda: plan.predicted + plan.margin)
                 return super().fit(model, arguments, plan, data_fingerprint)
 
-        install_runner(Runner())
+        install_runner(AskingRunner())
 
-    def _begin_measuring(self) -> None:
+    def _see_fit(self, predict: Callable[[], int | None]) -> None:
+        """Begins to measure at the first `fit`, and waits until there is room for what is predicted."""
+        if self._meter is not None:
+            return
         from memfit.budgets.peaks import PeakMeter, device_name, take_peak
 
         self._peak_before = take_peak(device_name())
         self._meter = PeakMeter(device_name())
         self._meter.__enter__()
+        if self._predicts:
+            begun = time.monotonic()
+            self._ask(predict())
+            self.waited += time.monotonic() - begun
 
     def _ask(self, need: int | None) -> None:
         """Waits for permission to train."""

@@ -21,7 +21,7 @@ from memfit.errors import InvalidInput, ProcessDied, in_one_line
 from memfit.estimation.recording_process import start_recording_process
 from memfit.searching.room import Room
 from memfit.searching.trial import DIED, FAILED, OUT_OF_MEMORY, Trial, Trials
-from memfit.searching.trial_process import FIRST_FIT, Outcome, run_trial
+from memfit.searching.trial_process import FIRST_FIT, run_trial
 from memfit.searching.trial_server import Shared, find_memory, start_server
 from memfit.sizes import Size
 from memfit.training.progress import LOGGER, Progress
@@ -178,25 +178,16 @@ class _Study:
     def _run_once(self, index: int) -> Trial:
         setting = self._settings[index]
         begun = time.monotonic()
-        task = dump_task(run_trial, (self._function, (setting,), self._parallel > 1, self._shared.on_host))
+        task = dump_task(run_trial, (self._function, setting, self._parallel > 1, self._shared.on_host))
         try:
             answer = self._server.run_task(task, respond=lambda question: self._respond(index, question))
-            outcome: Outcome = read_answer(*answer)
+            trial: Trial = read_answer(*answer)
+            return replace(trial, setting=setting)
         except ProcessDied as died:
             text = str(ProcessDied(died.exit_code, "The trial's process"))
             return Trial(setting, DIED, error=text, seconds=time.monotonic() - begun)
         except Exception as error:  # the value cannot be sent, or not be read here
             return Trial(setting, FAILED, error=in_one_line(error), seconds=time.monotonic() - begun)
-        peak = outcome.host_peak if self._shared.on_host else outcome.device_peak
-        return Trial(
-            setting,
-            outcome.status,
-            outcome.value,
-            outcome.error,
-            outcome.traceback,
-            None if peak is None else Size(peak),
-            seconds=outcome.seconds,
-        )
 
     def _respond(self, index: int, question: bytes) -> bytes:
         """Answers what a trial asks: for room, or for a recording of a step."""

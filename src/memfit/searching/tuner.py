@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 from memfit.errors import InvalidInput
-from memfit.searching.isolation import TrialEnded, run_apart
+from memfit.searching.isolating import TrialEnded, run_apart
 from memfit.searching.trial_server import Shared
 
 

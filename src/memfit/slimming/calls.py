@@ -60,7 +60,7 @@ def calls_of(model: Any) -> Calls | None:
         outputs = operation.compute_output_spec(*args, **kwargs)
         tensors = _tensors((args, kwargs))
         # A layer that changes nothing, as Dropout, may give the very tensor that it got.
-        outputs = keras.tree.map_structure(_anew, outputs)
+        outputs = keras.tree.map_structure(lambda each: keras.KerasTensor(each.shape, each.dtype), outputs)
         found.append(Call(operation, tensors, _tensors(outputs)))
         return outputs
 
@@ -74,10 +74,6 @@ def leaf_layers(model: Any) -> list[Any]:
     calls = calls_of(model)
     layers = model.layers if calls is None else calls.layers
     return [layer for layer in layers if layer.weights]
-
-
-def _anew(tensor: Any) -> Any:
-    return keras.KerasTensor(tensor.shape, tensor.dtype)
 
 
 def _tensors(structure: Any) -> tuple[Any, ...]:

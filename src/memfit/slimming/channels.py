@@ -23,6 +23,7 @@ _PASS = (
     _layers.ReLU,
     _layers.LeakyReLU,
     _layers.ELU,
+    _layers.PReLU,
     _layers.Dropout,
     _layers.SpatialDropout1D,
     _layers.SpatialDropout2D,
@@ -46,15 +47,7 @@ _PASS = (
 _MERGE = (_layers.Add, _layers.Subtract, _layers.Multiply, _layers.Average, _layers.Maximum, _layers.Minimum)
 _MERGE_OPERATIONS = {"Add", "Subtract", "Multiply", "Divide", "Maximum", "Minimum"}
 _PASS_OPERATIONS = {
-    "Relu",
-    "Relu6",
-    "Sigmoid",
-    "Silu",
-    "Gelu",
-    "Tanh",
-    "Softplus",
-    "HardSigmoid",
-    "HardSwish",
+    *("Relu", "Relu6", "Sigmoid", "Silu", "Gelu", "Tanh", "Softplus", "HardSigmoid", "HardSwish")
 }
 # Layers whose kernel ends with (inputs, outputs), and those that have them the other way round.
 MIXING = (_layers.Dense, _layers.Conv1D, _layers.Conv2D, _layers.Conv3D)
@@ -140,8 +133,6 @@ class Channels:
         if exact in DEPTHWISE:
             return lambda call, taken: [np.repeat(taken[0], layer.depth_multiplier)]
         if exact in _PASS or kind in _PASS_OPERATIONS or _normalises_last(layer, call):
-            return lambda call, taken: taken[:1]
-        if exact is _layers.PReLU:
             return lambda call, taken: taken[:1]
         if exact in _MERGE or kind in _MERGE_OPERATIONS:
             return self._merge

@@ -4,7 +4,7 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -16,7 +16,7 @@ from memfit.budgets.gpu_table import GPU
 from memfit.errors import InvalidInput
 from memfit.sizes import Size
 from memfit.slimming.closeness import Closeness, compare_outputs, predict_sample, shorten_sample
-from memfit.slimming.peaks import Peaks, Recorded, Recordings, recorded_peaks, sketched_peaks, step_seconds
+from memfit.slimming.peaks import FROM_SHAPES, RECORDED, Peaks, Recorded, Recordings, scale, step_seconds
 from memfit.slimming.rebuilding import CannotSlim
 from memfit.slimming.shapes import Shapes, read_shapes
 from memfit.slimming.slimmed import ORIGINAL, Figure, Slimmed, SlimRow
@@ -105,10 +105,13 @@ class _Comparison:
                 self._sample = shorten_sample(self._job.model, self._job.sample)
                 self._outputs = predict_sample(self._job.model, self._sample)
             entries = [self._build(variant, amount) for variant, amount in variants]
-            self._stock = original.result()
+            stock = original.result()
+            training = stock.training
+            assert training is not None  # the first is recorded in any case
+            self._training = training
+            self._parts = cache(lambda batch: training.sketch(batch).breakdown)
             entries = [self._record_later(entry) for entry in entries]
-            self._parts = cache(partial(_parts_of, self._stock.training))
-            rows = [self._original_row(), *self._rows(entries)]
+            rows = [self._original_row(stock), *self._rows(entries)]
             if not any(row.make for row in rows[1:]):
                 reasons = "; ".join(f"{row.name}: {row.why_not}" for row in rows[1:])
                 raise InvalidInput(f"There is nothing to slim in this model ({reasons})")
@@ -121,14 +124,13 @@ class _Comparison:
             None if job.device is None else job.device.name,
             0 if self._outputs is None else len(self._outputs[0]),
             time.monotonic() - self._begin,
-            self._stock.training.source if self._stock.training is not None else "",
+            training.source,
         )
 
     def _build(self, variant: Variant, amount: float) -> "_Built | SlimRow":
         _progress.info("building %s", variant.name)
         refused = partial(SlimRow, variant.name, variant.label(amount))
-        reason = variant.why_not(self._job.model)
-        if reason is not None:
+        if (reason := variant.why_not(self._job.model)) is not None:
             return refused(why_not=reason)
         try:
             made = variant.make(self._job.model, amount)
@@ -172,9 +174,9 @@ class _Comparison:
     def _rows(self, entries: "Sequence[_Built | SlimRow]") -> list[SlimRow]:
         return [self._row(entry) if isinstance(entry, _Built) else entry for entry in entries]
 
-    def _original_row(self) -> SlimRow:
+    def _original_row(self, recorded: Recorded) -> SlimRow:
         built = _Built(None, 1.0, Made(None), self._shapes, _weights_size(self._shapes), None, None)
-        row = self._figures(built, self._stock)
+        row = self._figures(built, recorded)
         return replace(row, name=ORIGINAL, label=ORIGINAL, make=lambda: self._job.model)
 
     def _row(self, built: _Built) -> SlimRow:
@@ -183,66 +185,55 @@ class _Comparison:
         notes = list(built.made.notes)
         if recorded.failure:
             notes.append(f"its step could not be recorded: {recorded.failure}")
-        stock, variant = self._stock.training, row.peak
-        if variant is not None and stock is not None and variant.value >= 0.99 * stock.peak:
+        if row.peak is not None and row.peak.value >= 0.99 * self._training.peak:
             notes.append("saves no training memory")
         model, made_by, amount = self._job.model, built.variant, built.amount
         assert made_by is not None
         return replace(row, notes=tuple(notes), make=lambda: made_by.make(model, amount).model)
 
     def _figures(self, built: _Built, recorded: Recorded) -> SlimRow:
-        job, shapes = self._job, built.shapes
-        name = "" if built.variant is None else built.variant.name
-        label = "" if built.variant is None else built.variant.label(built.amount)
-        row = SlimRow(name, label, Figure(shapes.parameters, "counted", "weights"), file=built.file)
-        if shapes.flops is not None:
-            row = replace(row, flops=Figure(shapes.flops, "counted", "layer shapes, forward, one sample"))
+        shapes, size, memory = built.shapes, self._job.batch_size, self._job.memory
+        row = SlimRow(
+            "" if built.variant is None else built.variant.name,
+            "" if built.variant is None else built.variant.label(built.amount),
+            _figure(shapes.parameters, "counted", "weights"),
+            file=built.file,
+            flops=_figure(shapes.flops, "counted", "layer shapes, forward, one sample"),
+            step_time=self._step_time(recorded),
+            energy=_figure(built.made.energy, "counted", "squares of the changed weights"),
+        )
         if recorded.inference is not None:
-            row = replace(
-                row, inference=Figure(int(recorded.inference.peak), "predicted", "a recorded prediction")
-            )
+            inference = _figure(int(recorded.inference.peak), "predicted", "a recorded prediction")
+            row = replace(row, inference=inference)
         elif shapes.live is not None:
-            live = shapes.weights + job.batch_size * shapes.live
-            row = replace(row, inference=Figure(live, "predicted", "layer shapes"))
-        peaks = self._peaks(built, recorded)
-        if peaks is not None:
-            row = replace(
-                row,
-                peak=Figure(int(peaks.at(job.batch_size)), "predicted", peaks.source),
-                fits=self._fits(peaks),
+            live = shapes.weights + size * shapes.live
+            row = replace(row, inference=_figure(live, "predicted", "layer shapes"))
+        if (peaks := self._peaks(built, recorded)) is not None:
+            row = replace(row, peak=_figure(int(peaks.at(size)), "predicted", peaks.source))
+            if memory is not None:
+                largest = _figure(peaks.largest_batch(memory), "predicted", peaks.source)
+                row = replace(row, largest_batch=largest, fits=peaks.needed(size) <= memory)
+        if (closeness := built.closeness) is not None:
+            error, agreement = (
+                _figure(value, "measured", "outputs on the sample")
+                for value in (closeness.error, closeness.agreement)
             )
-            if job.memory is not None:
-                largest = peaks.largest_batch(job.memory)
-                row = replace(row, largest_batch=Figure(largest, "predicted", peaks.source))
-        row = replace(row, step_time=self._step_time(recorded))
-        if built.closeness is not None:
-            sample = "outputs on the sample"
-            agreement = built.closeness.agreement
-            row = replace(
-                row,
-                error=Figure(built.closeness.error, "measured", sample),
-                agreement=None if agreement is None else Figure(agreement, "measured", sample),
-            )
-        if built.made.energy is not None:
-            row = replace(row, energy=Figure(built.made.energy, "counted", "squares of the changed weights"))
+            row = replace(row, error=error, agreement=agreement)
         return row
 
     def _peaks(self, built: _Built, recorded: Recorded) -> Peaks | None:
-        stock = self._stock.training
-        assert stock is not None
         if not built.made.trains:
             return None
-        if recorded.training is not None:
-            return recorded_peaks(recorded.training, stock.margin)
-        return sketched_peaks(self._parts, built.shapes, self._shapes, stock.margin)
-
-    def _fits(self, peaks: Peaks) -> bool | None:
-        memory = self._job.memory
-        return None if memory is None else peaks.needed(self._job.batch_size) <= memory
+        margin = self._training.margin
+        if (own := recorded.training) is not None:
+            return Peaks(lambda batch: own.sketch(batch).peak, RECORDED, margin)
+        shapes, before = built.shapes, self._shapes
+        if not shapes.activations or not before.activations:  # they say nothing
+            return None
+        return Peaks(lambda batch: scale(self._parts(batch), shapes, before), FROM_SHAPES, margin)
 
     def _step_time(self, recorded: Recorded) -> Figure | None:
-        assert self._stock.training is not None
-        stock = step_seconds(self._stock.training)
+        stock = step_seconds(self._training)
         own = None if recorded.training is None else step_seconds(recorded.training)
         if stock is None or own is None:
             return None
@@ -278,9 +269,8 @@ class _Comparison:
         return found
 
 
-def _parts_of(original: Any, batch: int) -> Mapping[str, int]:
-    parts: Mapping[str, int] = original.sketch(batch).breakdown
-    return parts
+def _figure(value: float | None, known: str, source: str) -> Figure | None:
+    return None if value is None else Figure(value, known, source)
 
 
 def _weights_size(shapes: Shapes) -> Figure:

@@ -15,7 +15,6 @@ from memfit.estimation.source import LARGEST_BATCH
 from memfit.sizes import Size
 from memfit.slimming.shapes import Shapes
 
-Parts = Callable[[int], Mapping[str, int]]
 RECORDED, FROM_SHAPES = "a recorded step", "layer shapes, beside the recorded original"
 
 
@@ -105,25 +104,6 @@ class Peaks:
             middle = (fits + too_large) // 2
             fits, too_large = (middle, too_large) if self.needed(middle) <= memory else (fits, middle)
         return fits
-
-
-def recorded_peaks(estimate: Estimate, margin: float) -> Peaks:
-    """Returns the peaks that a recording tells."""
-    return Peaks(lambda batch: estimate.sketch(batch).peak, RECORDED, margin)
-
-
-def sketched_peaks(parts: Parts, shapes: Shapes, before: Shapes, margin: float) -> Peaks | None:
-    """Returns what the recorded peak of the original comes to with a variant's shapes; None if they say nothing.
-
-    Args:
-        parts: The parts of the original's peak at a batch size.
-        shapes: Those of the variant.
-        before: Those of the original.
-        margin: What is needed beyond a peak, as a part of it.
-    """
-    if not shapes.activations or not before.activations:
-        return None
-    return Peaks(lambda batch: scale(parts(batch), shapes, before), FROM_SHAPES, margin)
 
 
 def scale(parts: Mapping[str, int], shapes: Shapes, before: Shapes) -> int:

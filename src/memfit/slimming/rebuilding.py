@@ -108,15 +108,8 @@ def _rebuild(model: Any, replace: Replace, made: dict[int, tuple[Any, Any]], sha
 
     outputs = run_through(model, inputs, visit, into_nested=False)
     if isinstance(model, keras.Sequential):
-        new = keras.Sequential([inputs, *(made[id(layer)][1] for layer in model.layers)], name=model.name)
-    else:
-        new = _construct(model, inputs, outputs)
-    return new
-
-
-def _construct(model: Any, inputs: Any, outputs: Any) -> Any:
-    """Makes a functional model of the same class, which may have a training step of its own."""
-    try:
+        return keras.Sequential([inputs, *(made[id(layer)][1] for layer in model.layers)], name=model.name)
+    try:  # the same class, which may have a training step of its own
         return type(model)(inputs=inputs, outputs=outputs, name=model.name)
     except TypeError as error:
         raise CannotSlim(f"{type(model).__name__} has a constructor of its own") from error

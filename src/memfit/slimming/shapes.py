@@ -5,19 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import tensorflow as tf
 
+from memfit.estimation.recording.kept import size_of
 from memfit.slimming.calls import Call, Calls, calls_of
+from memfit.slimming.channels import DEPTHWISE, SEPARABLE, TRANSPOSED
 
 _layers = keras.layers
-_CONVOLUTIONS = (
-    _layers.Conv1D,
-    _layers.Conv2D,
-    _layers.Conv3D,
-    _layers.DepthwiseConv1D,
-    _layers.DepthwiseConv2D,
-)
-_TRANSPOSED = (_layers.Conv1DTranspose, _layers.Conv2DTranspose, _layers.Conv3DTranspose)
-_SEPARABLE = (_layers.SeparableConv1D, _layers.SeparableConv2D)
+_CONVOLUTIONS = (_layers.Conv1D, _layers.Conv2D, _layers.Conv3D, *DEPTHWISE)
 
 
 @dataclass(frozen=True)
@@ -47,8 +42,8 @@ def read_shapes(model: Any) -> Shapes:
     """Reads the shapes of a model."""
     known = (
         sum(math.prod(weight.shape) for weight in model.weights),
-        sum(_weight_bytes(weight) for weight in model.trainable_weights),
-        sum(_weight_bytes(weight) for weight in model.weights),
+        sum(map(size_of, model.trainable_weights)),
+        sum(map(size_of, model.weights)),
     )
     calls = calls_of(model)
     tensors = [] if calls is None else [*calls.inputs, *(out for call in calls.each for out in call.outputs)]
@@ -63,17 +58,8 @@ def read_shapes(model: Any) -> Shapes:
     )
 
 
-def _weight_bytes(weight: Any) -> int:
-    return math.prod(weight.shape) * _itemsize(weight)
-
-
 def _itemsize(tensor: Any) -> int:
-    dtype = keras.backend.standardize_dtype(tensor.dtype)
-    if dtype == "bool" or dtype.endswith("int8"):
-        return 1
-    if dtype.endswith("64"):
-        return 8
-    return 2 if dtype.endswith("16") else 4
+    return int(tf.as_dtype(tensor.dtype).size) or 4  # a text has none
 
 
 def _sample_bytes(tensor: Any) -> int:
@@ -95,7 +81,7 @@ def _kept_bytes(calls: Calls) -> int:
 def _inside(call: Call) -> int:
     """Bytes of a sample that a layer keeps beside its outputs."""
     layer = call.operation
-    if type(layer) in _SEPARABLE:
+    if type(layer) in SEPARABLE:
         channels = math.prod(layer.depthwise_kernel.shape[-2:])
         return math.prod(call.outputs[0].shape[1:-1]) * channels * _itemsize(call.outputs[0])
     if type(layer) is _layers.MultiHeadAttention:
@@ -126,9 +112,9 @@ def _flops(call: Call) -> int:
     if type(layer) in _CONVOLUTIONS:
         # Each position of the output takes a whole kernel, of all filters.
         return 2 * math.prod(out[:-1]) * math.prod(layer.kernel.shape)
-    if type(layer) in _TRANSPOSED:
+    if type(layer) in TRANSPOSED:
         return 2 * math.prod(into[:-1]) * math.prod(layer.kernel.shape)
-    if type(layer) in _SEPARABLE:
+    if type(layer) in SEPARABLE:
         kernels = (layer.depthwise_kernel, layer.pointwise_kernel)
         return 2 * math.prod(out[:-1]) * sum(math.prod(kernel.shape) for kernel in kernels)
     if type(layer) is _layers.Dense:

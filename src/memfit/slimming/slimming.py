@@ -86,8 +86,7 @@ def _make(model: Any, name: str, amount: float | None, device: str | None) -> An
     variant = find_variant(name, device)
     amount = variant.read_amount(amount)
     try:
-        reason = variant.why_not(model)
-        if reason is not None:
+        if (reason := variant.why_not(model)) is not None:
             raise CannotSlim(reason)
         return variant.make(model, amount).model
     except CannotSlim as error:

@@ -27,10 +27,8 @@ def watch_updates(model: keras.Model, begun: tf.Variable, segments: Segments | N
         def apply(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
             if trainable_variables is not None and not optimizer.built:
                 optimizer.build(trainable_variables)  # the initial values must not wait for the gradients
-            tensors = [
-                tensor for tensor in tf.nest.flatten(grads, expand_composites=True) if tensor is not None
-            ]
-            with tf.control_dependencies(tensors):
+            tensors = tf.nest.flatten(grads, expand_composites=True)
+            with tf.control_dependencies([tensor for tensor in tensors if tensor is not None]):
                 begins = begun.assign(True)
             with tf.control_dependencies([begins]):
                 return own(grads, trainable_variables)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from memfit.compat.tf_graphs import make_variable, run_after
+from memfit.estimation.recording.kept import size_of
 from memfit.steps.micro_batches.rows import Kind, Piece, Rows, add_up_rows, rows_of
 
 if TYPE_CHECKING:
@@ -32,12 +33,12 @@ class GradientShelf:
         self.own_buffers = own_buffers
         self._buffers: dict[int, tuple[tf.Variable, ...]] = {}
         self._shapes: dict[int, Any] = {}
-        self._weights: list[Any] = []
+        self.weights: list[Any] = []  # of the gradients that were put here last, those without one among them
         self._kinds: dict[int, list[Kind]] = {}
 
     def put(self, gradients: Sequence[Any], weights: Sequence[Any]) -> None:
         """Takes the gradients of a step; some of them may be None."""
-        self._weights = list(weights)
+        self.weights = list(weights)
         added: dict[Any, Any] = {}  # the ops that add gradients to their buffers, by those that compute them
         for weight, gradient in zip(weights, gradients, strict=True):
             if gradient is None:
@@ -57,11 +58,6 @@ class GradientShelf:
         # Each is added before the next is computed: an executor with a fixed order may leave all adding to the end.
         for op, after in pairwise(_from_the_last(list(added))):
             run_after(after, added[op])
-
-    @property
-    def weights(self) -> list[Any]:
-        """The weights whose gradients were put here last, those without a gradient among them."""
-        return self._weights
 
     def read(self, weight: Any) -> Any:
         """The gradient of a weight, or None."""
@@ -83,11 +79,11 @@ class GradientShelf:
         One pack after the other: beside the gradients there are only the copies of one.
         """
         done: list[Any] = []
-        there = [weight for weight in self._weights if id(weight) in self._buffers]
+        there = [weight for weight in self.weights if id(weight) in self._buffers]
         for pack in pack_up([weight for weight in there if id(weight) not in self._kinds]):
             with tf.control_dependencies(done):
                 gradients = [self.read(weight) for weight in pack]
-            totals = _sum_pack(ranks, gradients)
+            totals = sum_pack(ranks, gradients)
             buffers = [self._buffers[id(weight)][0] for weight in pack]
             done = [a.assign(b, read_value=False) for a, b in zip(buffers, totals, strict=True)]
         for weight in there:
@@ -102,7 +98,7 @@ class GradientShelf:
 
     def put_nothing(self) -> None:
         """Takes the gradients of no sample: zeros, and no rows."""
-        for weight in self._weights:
+        for weight in self.weights:
             kinds = self._kinds.get(id(weight), ())
             for number, buffer in enumerate(self._buffers.get(id(weight), ())):
                 if not kinds:
@@ -164,7 +160,7 @@ def pack_up(weights: Sequence[Any]) -> list[list[Any]]:
 
     A pack is copied twice more than a gradient by itself, so it has at most half of the largest gradient.
     """
-    sizes = [weight.value.dtype.size * int(weight.value.shape.num_elements()) for weight in weights]
+    sizes = list(map(size_of, weights))
     limit = max(LEAST_PACK, max(sizes, default=0) // 2)
     packs: list[list[Any]] = []
     left = 0
@@ -177,13 +173,13 @@ def pack_up(weights: Sequence[Any]) -> list[list[Any]]:
     return packs
 
 
-def _sum_pack(ranks: "Communicator", gradients: Sequence[Any]) -> Sequence[Any]:
-    """Returns the sums of some gradients over all ranks, by one exchange."""
-    if len(gradients) == 1:
-        return ranks.sum(gradients)
-    flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
-    parts = tf.split(ranks.sum([flat])[0], [gradient.shape.num_elements() for gradient in gradients])
-    return [tf.reshape(part, gradient.shape) for part, gradient in zip(parts, gradients, strict=True)]
+def sum_pack(ranks: "Communicator", tensors: Sequence[Any]) -> Sequence[Any]:
+    """Returns the sums of some tensors over all ranks, by one exchange."""
+    if len(tensors) == 1:
+        return ranks.sum(tensors)
+    flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+    parts = tf.split(ranks.sum([flat])[0], [tensor.shape.num_elements() for tensor in tensors])
+    return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def _sum_rows(ranks: "Communicator", piece: Piece, kind: Kind) -> Piece:

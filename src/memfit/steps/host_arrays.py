@@ -120,7 +120,8 @@ def on_host(
         )
     arrays = keras_data.arrays_of_fit(*parts, arguments["class_weight"])
     kept = keras_training.kept_steps(model)
-    host = kept.setdefault(("arrays", _mark(arrays)), HostArrays(arrays))
+    shapes = repr(keras.tree.map_structure(_spec, arrays))
+    host = kept.setdefault(("arrays", shapes), HostArrays(arrays))
     samples = len(next(leaf for leaf in keras.tree.flatten(arrays) if leaf is not None))
     numbered.update(x=np.arange(samples), y=None, sample_weight=None, class_weight=None, validation_split=0.0)
     keras_training.build(model, *host.specs)
@@ -155,7 +156,3 @@ def _are_arrays(data: Any) -> bool:
 
 def _spec(array: Any) -> Any:
     return None if array is None else tf.TensorSpec([None, *array.shape[1:]], array.dtype)
-
-
-def _mark(arrays: Any) -> str:
-    return repr(keras.tree.map_structure(_spec, arrays))

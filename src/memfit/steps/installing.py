@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import keras
+import tensorflow as tf
 
 from memfit.compat import keras_training
 from memfit.errors import InvalidInput
@@ -26,8 +27,6 @@ def why_step_is_fixed(model: keras.Model) -> str | None:
     A strategy that keeps copies of the variables lets them be written only by its own rules, and those know
     Keras's step.
     """
-    import tensorflow as tf
-
     if is_custom(model, "train_step"):
         return "its train_step is custom, and only that method knows how its losses add up"
     of_one_device = isinstance(model.distribute_strategy, tf.distribute.OneDeviceStrategy)

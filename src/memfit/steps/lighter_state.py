@@ -161,7 +161,9 @@ class _State(ABC):
             return
         fresh = not optimizer.built
         if fresh:
-            self._build(variables)
+            build_without(
+                optimizer, variables, lambda variable, name: name in self.slots and self.takes(variable)
+            )
         self._own = swap_variables(optimizer, [])
         self._make(trained_variables(optimizer), partial(self._take, fresh=fresh))
         self._tell_variables()
@@ -193,12 +195,6 @@ class _State(ABC):
             if name in vars(optimizer):
                 object.__delattr__(optimizer, name)
         self._end()
-
-    def _build(self, variables: Sequence[Any]) -> None:
-        """Builds the optimizer, without the values that are not kept."""
-        build_without(
-            self._optimizer, variables, lambda variable, name: name in self.slots and self.takes(variable)
-        )
 
     def _take(self, place: int, fresh: bool) -> None:
         slots = self._slots_at(place)

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from memfit.estimation.recording.kept import size_of
 from memfit.steps.gradients import empties
 
 # The smallest chunk that the allocator hands out.
@@ -27,7 +28,7 @@ _CONSTANTS = 6
 
 def is_small(variable: Any) -> bool:
     """Whether a variable is so small that moving it costs nothing; larger ones are frozen weights."""
-    return bool(variable.shape.is_fully_defined() and _bytes(variable) <= _MOVED_VARIABLE)
+    return bool(variable.shape.is_fully_defined() and size_of(variable) <= _MOVED_VARIABLE)
 
 
 def settle(variables: Sequence[Any], buffers: Sequence[Any]) -> None:
@@ -77,14 +78,10 @@ class PlaceholderBuffers:
     """Gaps of just the sizes of what is small in a step, each between two buffers that stay."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
-        sizes = [_bytes(variable) for variable in variables if _bytes(variable) <= _SMALL_VARIABLE]
+        sizes = [size for size in map(size_of, variables) if size <= _SMALL_VARIABLE]
         gaps = [gap for size in sizes for gap in (*[_SMALLEST] * _OF_EACH, *[size] * _OF_EACH)]
         with tf.device(variables[0].device):
             taken = [
                 tf.raw_ops.Empty(shape=[size], dtype=tf.uint8) for gap in gaps for size in (gap, _SMALLEST)
             ]
         self._between = taken[1::2]
-
-
-def _bytes(variable: Any) -> int:
-    return int(variable.shape.num_elements()) * int(variable.dtype.size)

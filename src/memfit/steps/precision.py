@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import keras
 
-from memfit.compat import keras_layers
-from memfit.compat.keras_layers import all_layers
+from memfit.budgets.gpu_table import GPU
+from memfit.compat.keras_layers import all_layers, output_layers
 from memfit.errors import InvalidInput
 from memfit.steps.change import Change
 
@@ -44,7 +44,13 @@ def lower(model: keras.Model, policy: str) -> Iterator[None]:
     Raises:
         InvalidInput: If the policy is another, or the model's layers do not all compute in float32.
     """
-    layers = _to_lower(model, policy)
+    if policy not in POLICIES:
+        raise InvalidInput(f"A plan's precision is one of {', '.join(POLICIES)}", received=policy)
+    if (reason := why_not_lowered(model)) is not None:
+        raise InvalidInput(
+            "Only a model that computes in float32 can be switched to mixed precision", received=reason
+        )
+    layers = list_lowered(model)
     own = [layer.dtype_policy for layer in layers]
     optimizer = model.optimizer
     _forget_compiled_steps(model)
@@ -61,20 +67,25 @@ def lower(model: keras.Model, policy: str) -> Iterator[None]:
         _forget_compiled_steps(model)
 
 
+def why_not_lowered(model: Any) -> str | None:
+    """Says why a model cannot be switched to mixed precision, or None where it can."""
+    for layer in all_layers(model):
+        if layer.dtype_policy.name != "float32":
+            return f"{layer.name} already uses the policy {layer.dtype_policy.name}"
+    return None
+
+
+def list_lowered(model: Any) -> list[Any]:
+    """Lists the layers that compute in 16 bits under a mixed policy: all but those that give the outputs."""
+    kept = {id(layer) for layer in output_layers(model)}
+    return [layer for layer in all_layers(model) if id(layer) not in kept]
+
+
+def choose_policy(device: GPU | None) -> str:
+    """Returns the policy for a GPU: bfloat16, but float16 where it does not have that."""
+    return "mixed_bfloat16" if device is None or device.bfloat16 else "mixed_float16"
+
+
 def _forget_compiled_steps(model: keras.Model) -> None:
     """What Keras had traced before computes in the other precision."""
     model.train_function = model.test_function = model.predict_function = None
-
-
-def _to_lower(model: keras.Model, policy: str) -> list[Any]:
-    if policy not in POLICIES:
-        raise InvalidInput(f"A plan's precision is one of {', '.join(POLICIES)}", received=policy)
-    layers = all_layers(model)
-    for layer in layers:
-        if layer.dtype_policy.name != "float32":
-            raise InvalidInput(
-                "Only a model that computes in float32 can be switched to mixed precision",
-                received=f"layer {layer.name!r} with dtype policy {layer.dtype_policy.name!r}",
-            )
-    kept = {id(layer) for layer in keras_layers.output_layers(model)}
-    return [layer for layer in layers if id(layer) not in kept]

@@ -7,7 +7,7 @@ from typing import Any
 
 from memfit.errors import InvalidInput
 from memfit.steps.change import Change
-from memfit.steps.rematerialisation.segments import Segments
+from memfit.steps.segments import Segments
 
 
 def check_size(name: str, size: Any) -> None:

@@ -14,17 +14,12 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from memfit.compat.keras_optimizers import (
-    around_updates,
-    optimizer_slots,
-    swap_variables,
-    trained_variables,
-)
+from memfit.compat.keras_optimizers import around_updates, optimizer_slots, swap_variables, trained_variables
 from memfit.errors import InvalidInput
 from memfit.estimation.optimizers import is_alone
 from memfit.steps.bits import as_integers, from_integers, integers_for
 from memfit.steps.change import Change
-from memfit.steps.gradients import pack_up
+from memfit.steps.gradients import pack_up, sum_pack
 from memfit.steps.share import Communicator, current_ranks
 from memfit.steps.slots import assign_any, build_without, innermost, let_go, saved_with_wrappers
 
@@ -263,11 +258,9 @@ class Shard:
         for pack in pack_up(trained_variables(self._optimizer)):
             with tf.control_dependencies(done):
                 bits = [self._own_bits(variable, variable) for variable in pack]
-            flat = tf.concat(bits, 0) if len(pack) > 1 else bits[0]
-            parts = tf.split(self._ranks.sum([flat])[0], [each.shape.num_elements() for each in bits])
             done = [
-                variable.value.assign(_read_bits(part, variable), read_value=False)
-                for variable, part in zip(pack, parts, strict=True)
+                variable.value.assign(_read_bits(total, variable), read_value=False)
+                for variable, total in zip(pack, sum_pack(self._ranks, bits), strict=True)
             ]
 
     def _collect(self) -> Iterator[tuple[Any, Any]]:

@@ -72,12 +72,11 @@ class Share:
         """Notes what is known of the next batch."""
         self.first.assign(first)
         self.of.assign(of)
-        if divisors is not None and self.divisors is None:
+        if self.divisors is not None and divisors is not None:
+            self.divisors.assign(divisors)
+        elif divisors is not None:
             with tf.device("CPU:0"):
                 self.divisors = tf.Variable(divisors, trainable=False, dtype=tf.float64)
-        elif divisors is not None:
-            assert self.divisors is not None
-            self.divisors.assign(divisors)
 
     def fraction(self, samples: Any) -> Fraction:
         """Returns the part of the whole batch that some samples of the share are."""

@@ -1,12 +1,36 @@
 """A step compiled as Keras would compile it, with the shapes that the data promises."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from memfit.compat.tf_runtime import refuses_to_run_one_by_one
+from memfit.steps.recipe import Recipe
+from memfit.steps.rematerialisation import run_one_by_one
+
 Body = Callable[[Any], Any]  # a function of a batch, such as `model.train_step`
+
+
+class Executor:
+    """Runs a step, one op after the other where it computes activations again."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._context = nullcontext if recipe.segments is None else run_one_by_one
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        """Calls a function that runs the step, or traces it."""
+        try:
+            with self._context():
+                return function()
+        except tf.errors.FailedPreconditionError as error:
+            # Loops in a user's own `tf.function` that was traced before cannot run one by one; nothing has run.
+            if self._context is nullcontext or not refuses_to_run_one_by_one(error):
+                raise
+        self._context = nullcontext
+        return function()
 
 
 class CompiledStep:

@@ -1,7 +1,6 @@
 """`build`: the one place where a recipe becomes a training step. The recorder, `fit` and the guard all run it."""
 
 import gc
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -10,7 +9,6 @@ import tensorflow as tf
 
 from memfit.budgets.peaks import take_one_region
 from memfit.compat import keras_layers
-from memfit.compat.tf_runtime import refuses_to_run_one_by_one
 from memfit.errors import InvalidInput
 from memfit.estimation.optimizers import is_alone
 from memfit.steps.custom_step import watch_updates
@@ -29,10 +27,10 @@ from memfit.steps.micro_batches.step import (
 )
 from memfit.steps.placeholder_buffers import PlaceholderBuffers, settle_logs
 from memfit.steps.recipe import Recipe
-from memfit.steps.rematerialisation import rematerialise, run_one_by_one
+from memfit.steps.rematerialisation import rematerialise
 from memfit.steps.rollback import ModelRollback
 from memfit.steps.share import Communicator, Share
-from memfit.steps.tracing import CompiledStep
+from memfit.steps.tracing import CompiledStep, Executor
 from memfit.steps.update import Update
 
 
@@ -82,7 +80,7 @@ class TrainStep:
             model.optimizer.build(model.trainable_variables)
         self._rollback = ModelRollback(model, settles=not recipe.is_stock)
         self._immediate, self._unfinished = recipe.immediate_update, False
-        self._executor = nullcontext if recipe.segments is None else run_one_by_one
+        self._executor = Executor(recipe)
         self._shelf: GradientShelf | None = None
         self._update: Update | None = None
         self._begun: tf.Variable | None = None
@@ -108,8 +106,7 @@ class TrainStep:
 
     def trace(self, spec: Any) -> Any:
         """Traces the step for all batches of a spec; returns its ConcreteFunction, None if it runs eagerly."""
-        with self._executor():
-            return self._function.trace(spec)
+        return self._executor.run(lambda: self._function.trace(spec))
 
     def run(self, data: Any, spec: Any = None) -> Any:
         """Does a whole step in which nothing fails; returns the logs."""
@@ -128,15 +125,7 @@ class TrainStep:
         self._unfinished = True
         if self._begun is not None:
             self._begun.assign(False)
-        try:
-            with self._executor():
-                logs = self._function(data, spec)
-        except tf.errors.FailedPreconditionError as error:
-            # Loops in a user's own `tf.function` that was traced before cannot run one by one; nothing has run.
-            if self._executor is nullcontext or not refuses_to_run_one_by_one(error):
-                raise
-            self._executor = nullcontext
-            logs = self._function(data, spec)
+        logs = self._executor.run(lambda: self._function(data, spec))
         self._rollback.look_again()  # the first step has made the metrics' variables
         return logs
 

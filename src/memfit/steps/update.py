@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from memfit.compat.tf_graphs import make_variable, run_after, set_input
 from memfit.steps.gradients import GradientShelf, empties, empty
 from memfit.steps.placeholder_buffers import UpdatePlaceholders
+from memfit.steps.slots import innermost
 from memfit.steps.writes import (
     Group,
     Unchainable,
@@ -81,10 +81,8 @@ class Update:
 
         def update() -> None:
             graph = tf.compat.v1.get_default_graph()
-            innermost = self._model.optimizer
-            while isinstance(innermost, keras.optimizers.LossScaleOptimizer):
-                innermost = innermost.inner_optimizer
-            own = innermost.apply
+            optimizer = innermost(self._model.optimizer)
+            own = optimizer.apply
             weights = self._shelf.weights
             gradients = [self._shelf.read(weight) for weight in weights]
 
@@ -100,11 +98,11 @@ class Update:
                     # What loss scaling does after its optimizer is the rest of that branch: it waits too.
                     tf.control_dependencies([last]).__enter__()
 
-            object.__setattr__(innermost, "apply", apply)
+            object.__setattr__(optimizer, "apply", apply)
             try:
                 self._model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
             finally:
-                object.__delattr__(innermost, "apply")
+                object.__delattr__(optimizer, "apply")
             with tf.control_dependencies(writing(graph.get_operations())):
                 all_done = tf.no_op()  # one edge for each op that follows, not one from every write
             with tf.control_dependencies([all_done]):

@@ -8,15 +8,12 @@ from typing import Any
 import keras
 
 from memfit.planning.plan import Plan
-from memfit.survival.intercepting import intercept
-from memfit.training.evaluating import evaluate
-from memfit.training.fitting import fit
-from memfit.training.predicting import predict
+from memfit.survival.intercepting import ROUTED, call_memfit, intercept
 from memfit.training.run import Run
-from memfit.training.running import StockRunner, current_runner, install_runner, stock_runner
+from memfit.training.running import Runner, current_runner, install_runner, stock_runner
 
 
-class _CellRunner(StockRunner):
+class _CellRunner(Runner):
     """Runs Keras's own `fit`, which another function stands in the place of while the cell runs."""
 
     def __init__(self, keras_fit: Callable[..., Any]) -> None:
@@ -51,13 +48,10 @@ def trainings_through_memfit(
     def route(name: str, original: Callable[..., Any], model: Any, **arguments: Any) -> Any:
         if current_runner() is not runner:  # inside of a training
             return original(model, **arguments)
-        if name == "fit":
-            return fit(model, **arguments, memory=memory, allow=allow)
-        with stock_runner():
-            return (evaluate if name == "evaluate" else predict)(model, **arguments)
+        return call_memfit(name, model, arguments, memory=memory, allow=allow)
 
     with ExitStack() as undo:
-        for name in ("fit", "evaluate", "predict"):
+        for name in ROUTED:
             undo.callback(intercept(keras.Model, name, partial(route, name)))
         undo.callback(install_runner, None)
         install_runner(runner)

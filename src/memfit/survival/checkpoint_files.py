@@ -11,7 +11,7 @@ import os
 import pickle
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,24 +81,28 @@ def read(path: Path) -> Checkpoint:
     Raises:
         TornCheckpoint: If the file is not what was written.
     """
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            facts = json.loads(file[_FACTS].tobytes())
-            objects = file[_OBJECTS].tobytes()
-            names = sorted(set(file.files) - {_FACTS, _OBJECTS})
-            return Checkpoint(facts, [file[name] for name in names], objects)
-    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise TornCheckpoint(f"{path.name} is damaged ({error or type(error).__name__})") from error
+    with _opened(path) as file:
+        facts = json.loads(file[_FACTS].tobytes())
+        objects = file[_OBJECTS].tobytes()
+        names = sorted(set(file.files) - {_FACTS, _OBJECTS})
+        return Checkpoint(facts, [file[name] for name in names], objects)
 
 
 def read_facts(path: Path) -> dict[str, Any] | None:
     """Reads only where a checkpoint was; None where that cannot be read."""
+    facts: dict[str, Any] | None = None
+    with contextlib.suppress(TornCheckpoint), _opened(path) as file:
+        facts = json.loads(file[_FACTS].tobytes())
+    return facts
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            facts: dict[str, Any] = json.loads(file[_FACTS].tobytes())
-            return facts
-    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error):
-        return None
+            yield file
+    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise TornCheckpoint(f"{path.name} is damaged ({error or type(error).__name__})") from error
 
 
 def _plain(array: Any) -> Any:

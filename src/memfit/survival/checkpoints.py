@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from memfit.survival.checkpoint_files import Checkpoint, TornCheckpoint, read, read_facts, write
+from memfit.survival.positions import Position
 
 _LOG = logging.getLogger("memfit")
 _KEPT = 2  # the last one may be torn by what ended the process; then the one before counts
@@ -99,7 +100,7 @@ def read_latest(directory: Path) -> Checkpoint | None:
     return None
 
 
-def find_position(directory: Path) -> tuple[int, int, int] | None:
+def find_position(directory: Path) -> Position | None:
     """Returns the call, the epoch and the batch after which a new process goes on; None for the beginning."""
     for path in sorted(directory.glob(_PATTERN), reverse=True):
         facts = read_facts(path)

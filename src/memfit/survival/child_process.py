@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from memfit.scaling.cluster import find_cluster
 from memfit.survival.custom_loops import before_first_update
 from memfit.survival.flags import as_flags
-from memfit.survival.intercepting import intercept
+from memfit.survival.intercepting import ROUTED, call_memfit, intercept
+from memfit.survival.joining import join_before_start
 from memfit.survival.scripts import after_import, end_with_parent, run_script
 from memfit.survival.seeding import seed_what_is_unseeded
 from memfit.survival.settings import OUTCOME, ProcessSettings, name_of_rank
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     seed_what_is_unseeded(settings.seed)
     process = _Process(settings)
     if find_cluster() is not None:
-        after_import("tensorflow", process.join)
+        after_import("tensorflow", lambda module: join_before_start(module, lambda: process.forked))
     after_import("keras", process.route_through_memfit)
     if settings.watch:
         after_import("numpy", lambda module: process.watch())
@@ -61,7 +62,7 @@ class _Process:
         self._loop: Recorder | None = None
         self._watcher: Watcher | None = None
         self._script = Path(settings.script)
-        self._forked = False
+        self.forked = False
         self._stopped_by = int(signal.SIGTERM)
 
     def route_through_memfit(self, keras: Any) -> None:
@@ -76,30 +77,24 @@ class _Process:
             )
             return
         self._keras_fit = keras.Model.fit
-        for name in ("fit", "evaluate", "predict"):
+        for name in ROUTED:
             intercept(keras.Model, name, functools.partial(self._route, name))
         if self._settings.rank:  # all ranks run the script, and would write the same file at the same time
             for name in ("save", "save_weights", "export"):
                 intercept(keras.Model, name, lambda original, model, **arguments: None)
         before_first_update(keras, self._script, self._record_loop)
 
-    def join(self, tensorflow: Any) -> None:
-        """Joins the job that this process is a rank of, when TensorFlow starts."""
-        from memfit.survival.joining import join_before_start
-
-        join_before_start(tensorflow, is_forked=lambda: self._forked)
-
     def watch(self) -> None:
         """Begins to look for leaks, once NumPy is there: TensorFlow reads nothing of the environment before."""
-        from memfit.training.leaks.session import begin
+        from memfit.training.leaks.watcher import begin
 
         self._watcher = begin()
 
     def _end_watch(self) -> None:
         watcher, self._watcher = self._watcher, None
-        if watcher is None or self._forked:
+        if watcher is None or self.forked:
             return
-        from memfit.training.leaks.session import end
+        from memfit.training.leaks.watcher import end
 
         leaks = end(watcher)
         if leaks:
@@ -112,7 +107,7 @@ class _Process:
 
     def _record_loop(self, line: str) -> None:
         """Measures a script that trains in a custom loop; a failure to do so is not the script's."""
-        if self._forked:
+        if self.forked:
             return
         try:
             from memfit.survival.loop_record import record_loop
@@ -122,28 +117,18 @@ class _Process:
             logging.getLogger("memfit").warning("The custom loop cannot be measured: %s", error)
 
     def _route(self, name: str, original: Callable[..., Any], model: Any, **arguments: Any) -> Any:
-        from memfit.scaling.fitting import evaluate, fit, predict
-        from memfit.training.running import current_runner, stock_runner
+        from memfit.training.running import current_runner
 
         self.install_runner()
         # Inside of a training, memfit's and Keras's own calls are left to Keras; in a forked process all are.
-        if self._forked or current_runner() is not self._runner:
+        if self.forked or current_runner() is not self._runner:
             return original(model, **arguments)
-        if name == "fit":
-            settings = self._settings
-            return fit(
-                model,
-                **arguments,
-                memory=settings.memory,
-                allow=settings.allow,
-                shard_optimizer=settings.shard_optimizer,
-            )
-        with stock_runner():
-            return (evaluate if name == "evaluate" else predict)(model, **arguments)
+        asked = {each: getattr(self._settings, each) for each in ("memory", "allow", "shard_optimizer")}
+        return call_memfit(name, model, arguments, **asked)
 
     def install_runner(self) -> None:
         """Lets every `fit` of this process be run with checkpoints, `memfit.fit` included."""
-        if self._runner is None and not self._forked:
+        if self._runner is None and not self.forked:
             from memfit.survival.supervised_runner import SupervisedRunner
             from memfit.survival.supervision import Supervision
             from memfit.training.running import install_runner
@@ -160,9 +145,11 @@ class _Process:
             self._end_loop("finished" if end.code in (None, 0) else "failed", "")
             raise
         except BaseException as error:
-            short = _ran_out_of_memory(error)
+            from memfit.oom.reading import ran_out_of_memory
+
+            short = ran_out_of_memory(error)
             self._end_loop("out of memory" if short else "failed", f"Ended by {type(error).__name__}.")
-            self._end_by_error(error)
+            self._end_by_error(error, short)
         finally:
             self._end_loop("finished", "")
             self._end_watch()
@@ -173,10 +160,10 @@ class _Process:
         if loop is not None:
             loop.end(outcome, says)
 
-    def _end_by_error(self, error: BaseException) -> None:
+    def _end_by_error(self, error: BaseException, short: bool) -> None:
         if _is_of("memfit.survival.supervision", "Stopped", error):
             sys.exit(self._stopped_by + 128)
-        if _ran_out_of_memory(error):
+        if short:
             name = name_of_rank(OUTCOME, self._settings.rank)
             (Path(self._settings.directory) / name).write_text("memory")
         trace = error.__traceback__
@@ -212,7 +199,7 @@ class _Process:
         """Lets a forked process, such as a data worker, be as it would be without memfit."""
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._forked = True
+        self.forked = True
         if self._runner is not None:
             from memfit.training.running import install_runner
 
@@ -236,12 +223,6 @@ def _without_memfit(trace: types.TracebackType | None) -> types.TracebackType | 
         return None
     rest = _without_memfit(trace.tb_next)
     return types.TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
-
-
-def _ran_out_of_memory(error: BaseException) -> bool:
-    """Whether TensorFlow, the guard or Python said so; by name, as TensorFlow may not be there."""
-    names = {base.__name__ for base in type(error).__mro__}
-    return bool(names & {"ResourceExhaustedError", "OutOfMemory", "MemoryError"})
 
 
 class _FlagFormatter(logging.Formatter):

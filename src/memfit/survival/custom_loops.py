@@ -1,10 +1,10 @@
 """Noticing that a script trains in a custom loop: its first optimizer update outside of `fit`."""
 
+import functools
 import inspect
 import sys
 import threading
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,13 +15,6 @@ _PACKAGE = Path(__file__).parents[1]
 # Frames of memfit between a script and Keras: what stands in for Keras's methods.
 _BETWEEN = {"intercepting.py", "custom_loops.py"}
 _RUNS_SCRIPT = "scripts.py"
-
-
-def advise_loop() -> str:
-    """Says how a loop of one's own can be made to fit, as a part of a sentence; empty where memfit has no way."""
-    # By name: the public face knows rooms below this one.
-    known = import_module("memfit").__all__
-    return "memfit.gradients makes its gradients fit" if "gradients" in known else ""
 
 
 def before_first_update(keras: Any, script: Path, act: Callable[[str], None]) -> Callable[[], None]:
@@ -38,41 +31,40 @@ def before_first_update(keras: Any, script: Path, act: Callable[[str], None]) ->
     Returns:
         What stops looking.
     """
-    from tensorflow import autograph
-
     done = False
 
-    def handle(original: Any, optimizer: Any, **arguments: Any) -> Any:
+    def see(place: str, update: Callable[[], Any]) -> Any:
         nonlocal done
-        if not done and not _is_called_by_memfit(inspect.currentframe()):
+        if not done:
             done = True
-            act(_line_of(script, inspect.currentframe()))
-        return original(optimizer, **arguments)
+            act(place)
+        return update()
 
-    convert = autograph.experimental.do_not_convert
-    return intercept(keras.optimizers.Optimizer, "apply", handle, decorate=convert)
+    return intercept_updates(keras, script, see)
 
 
-def count_updates(keras: Any, script: Path, see: Callable[[str, bool], None]) -> Callable[[], None]:
-    """Tells of every optimizer update that no `fit` makes, when it is done.
+def intercept_updates(
+    keras: Any, script: Path, see: Callable[[str, Callable[[], Any]], Any]
+) -> Callable[[], None]:
+    """Lets every optimizer update that no `fit` makes go to a handler.
 
     Args:
         keras: The module.
         script: The script.
-        see: Called with the place, and whether the update is only traced: then it is called once for all of them.
+        see: Called with the place and what does the update, and returns its result. An update that is traced is
+            seen once for all of them.
 
     Returns:
         What stops looking.
     """
-    import tensorflow as tf
+    from tensorflow import autograph
 
     def handle(original: Any, optimizer: Any, **arguments: Any) -> Any:
-        result = original(optimizer, **arguments)
-        if not _is_called_by_memfit(inspect.currentframe()):
-            see(_line_of(script, inspect.currentframe()), tf.inside_function())
-        return result
+        update = functools.partial(original, optimizer, **arguments)
+        frame = inspect.currentframe()
+        return update() if _is_called_by_memfit(frame) else see(_line_of(script, frame), update)
 
-    convert = tf.autograph.experimental.do_not_convert
+    convert = autograph.experimental.do_not_convert
     return intercept(keras.optimizers.Optimizer, "apply", handle, decorate=convert)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memfit.errors import InvalidInput, in_one_line
-from memfit.survival.custom_loops import advise_loop, before_first_update
+from memfit.survival.custom_loops import before_first_update
 from memfit.survival.intercepting import intercept
-from memfit.survival.scripts import after_import, run_script
+from memfit.survival.scripts import after_import, check_script, run_script
 
 if TYPE_CHECKING:
     from memfit.survival.fit_call import FitCall
@@ -47,8 +47,7 @@ def first_fit(path: str | Path, arguments: Sequence[str] = (), *, quiet: bool = 
         InvalidInput: If there is no such script, it fails before fit(), or it ends without one.
     """
     path = Path(path)
-    if not path.is_file():
-        raise InvalidInput("There is no such script", received=str(path))
+    check_script(path)
     output = io.StringIO() if quiet else sys.stdout
     try:
         with _stopping_at_training(path), _interpreter_restored(), contextlib.redirect_stdout(output):
@@ -68,7 +67,7 @@ def first_fit(path: str | Path, arguments: Sequence[str] = (), *, quiet: bool = 
             f"The script trains in a custom loop, not with fit(): it was stopped before its first optimizer "
             f"update ({path.name}, {updated}), and nothing was trained",
             received=str(path),
-            remedy="; ".join(filter(None, (f"Measure it with `memfit estimate {path}`", advise_loop()))),
+            remedy=f"Measure it with `memfit estimate {path}`; memfit.gradients makes its gradients fit",
         ) from None
     except SystemExit as end:
         if end.code not in (None, 0):
@@ -92,9 +91,9 @@ def _stopping_at_training(script: Path) -> Iterator[None]:
         raise _Reached(model, arguments)
 
     def stop_memfit(module: Any) -> None:
-        from memfit.training.running import StockRunner, install_runner
+        from memfit.training.running import Runner, install_runner
 
-        class StoppingRunner(StockRunner):
+        class StoppingRunner(Runner):
             def begin(self, model: Any, arguments: Mapping[str, Any]) -> None:
                 raise _Reached(model, arguments)
 

@@ -5,12 +5,15 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-# Called with Keras's own method, the model, and all other arguments by name.
-Handler = Callable[..., Any]
+# What goes through memfit of a script that knows nothing of it.
+ROUTED = ("fit", "evaluate", "predict")
 
 
 def intercept(
-    owner: Any, name: str, handle: Handler, decorate: Callable[[Any], Any] = lambda function: function
+    owner: Any,
+    name: str,
+    handle: Callable[..., Any],
+    decorate: Callable[[Any], Any] = lambda function: function,
 ) -> Callable[[], None]:
     """Lets every call of a method of Keras's models or optimizers go to a handler.
 
@@ -42,3 +45,18 @@ def intercept(
 
     setattr(owner, name, decorate(intercepted))
     return restore
+
+
+def call_memfit(name: str, model: Any, arguments: dict[str, Any], **asked: Any) -> Any:
+    """Calls memfit's function of a name with the arguments of Keras's.
+
+    Args:
+        **asked: What memfit's `fit` is asked for beside them.
+    """
+    from memfit.scaling import fitting
+    from memfit.training.running import stock_runner
+
+    if name == "fit":
+        return fitting.fit(model, **arguments, **asked)
+    with stock_runner():
+        return getattr(fitting, name)(model, **arguments)

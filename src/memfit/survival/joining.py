@@ -6,7 +6,7 @@ from typing import Any
 from memfit.survival.intercepting import intercept
 
 
-def join_before_start(tensorflow: Any, *, is_forked: Callable[[], bool]) -> None:
+def join_before_start(tensorflow: Any, is_forked: Callable[[], bool]) -> None:
     """Lets this process join its job when TensorFlow starts, unless the script makes a strategy that does.
 
     The script may configure TensorFlow until then: devices, threads, memory growth.

@@ -7,18 +7,17 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from memfit.budgets.arena import arena_environment
 from memfit.budgets.isolation import run_isolated
 from memfit.budgets.memory import host_memory
 from memfit.errors import InvalidInput, in_one_line
-from memfit.sizes import Size
-from memfit.survival.custom_loops import count_updates
+from memfit.sizes import Size, to_plain
+from memfit.survival.custom_loops import intercept_updates
 from memfit.survival.scripts import after_import, run_script
 from memfit.tables import table
 
@@ -76,15 +75,8 @@ class MeasuredLoop:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the figures as plain data."""
-        return {
-            "script": self.script,
-            "place": self.place,
-            "updates": self.updates,
-            "peak": int(self.peak),
-            "parts": {kind: int(size) for kind, size in self.parts.items()},
-            "top": [vars(tensor) | {"bytes": int(tensor.bytes)} for tensor in self.top],
-            "advice": self.advise(),
-        }
+        parts = {kind: int(size) for kind, size in self.parts.items()}
+        return to_plain(self) | {"parts": parts, "advice": self.advise()}
 
     def __repr__(self) -> str:
         rows = [[kind, size, f"{size / self.peak:.0%}"] for kind, size in self.parts.items() if size]
@@ -133,8 +125,10 @@ def _measure(script: str, arguments: Sequence[str], quiet: bool) -> MeasuredLoop
         open(os.devnull, "w") if quiet else contextlib.nullcontext(sys.stdout) as output,  # noqa: PTH123
         contextlib.redirect_stdout(output),
     ):
-        signal.signal(signal.SIGUSR1, meter.see_signal)
-        undo.callback(after_import("keras", lambda keras: _count_updates(keras, path, meter)))
+        # A traced step's own update tells of itself so, in the main thread, when the step has returned.
+        signal.signal(signal.SIGUSR1, lambda number, frame: meter.count())
+        # For good: the process ends with the script.
+        undo.callback(after_import("keras", lambda keras: intercept_updates(keras, path, meter.see_update)))
         try:
             run_script(path, arguments)
         except _Measured:
@@ -154,10 +148,6 @@ def _measure(script: str, arguments: Sequence[str], quiet: bool) -> MeasuredLoop
     return measured
 
 
-def _count_updates(keras: Any, script: Path, meter: "_Meter") -> None:
-    count_updates(keras, script, meter.see_update)  # for good: the process ends with the script
-
-
 class _Meter:
     """Counts updates, and records the allocator while some of them run."""
 
@@ -171,22 +161,25 @@ class _Meter:
         self._peak = 0
         self._begun = 0.0
 
-    def see_update(self, place: str, traced: bool) -> None:
-        """Is told of an update that runs now, or of one that is traced, which tells of itself by a signal."""
-        self._place = self._place or place
-        self._eager = self._eager or not traced
-        if traced:
-            import tensorflow as tf
+    def see_update(self, place: str, update: Callable[[], Any]) -> Any:
+        """Counts an update when it is done; one that is traced tells of itself by a signal whenever it runs."""
+        import tensorflow as tf
 
+        result = update()
+        self._place = self._place or place
+        if tf.inside_function():
             tf.numpy_function(lambda: os.kill(os.getpid(), signal.SIGUSR1), [], [])
         else:
-            self._count()
+            self._eager = True
+            self.count()
+        return result
 
-    def see_signal(self, number: int, frame: FrameType | None) -> None:
-        """Counts an update of a traced step, in the main thread, when the step has returned."""
-        self._count()
+    def count(self) -> None:
+        """Counts an update; after the first ones the allocator is recorded.
 
-    def _count(self) -> None:
+        Raises:
+            _Measured: If enough of them were.
+        """
         import tensorflow as tf
 
         from memfit.estimation.recording.trace import mark, traced

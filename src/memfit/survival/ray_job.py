@@ -18,8 +18,8 @@ from typing import Any
 
 from memfit.errors import InvalidInput
 from memfit.scaling.cluster import find_cluster
-from memfit.survival.run_directory import directory_of, directory_of_rank, has_checkpoint
-from memfit.survival.scripts import end_with_parent
+from memfit.survival.run_directory import directory_of, has_checkpoint
+from memfit.survival.scripts import check_script, end_with_parent
 from memfit.survival.settings import RunSettings
 
 _TASK = "MEMFIT_RAY_TASK"
@@ -51,8 +51,7 @@ def run_on_ray(
     Raises:
         InvalidInput: If Ray is not installed, there is no such script, or there are not enough GPUs or CPUs.
     """
-    if not Path(script).is_file():
-        raise InvalidInput("There is no such script", received=str(script))
+    check_script(Path(script))
     try:
         import ray
         from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -114,9 +113,7 @@ def _supervise() -> int:
     end_with_parent()  # a worker that Ray ends leaves no rank behind
     task = json.loads(os.environ.pop(_TASK))
     os.chdir(task["directory"])
-    cluster = find_cluster()
-    own = directory_of(Path(task["script"]), task["arguments"], Path.cwd())
-    own = own if cluster is None else directory_of_rank(own, cluster.rank)
+    own = directory_of(Path(task["script"]), task["arguments"], Path.cwd(), find_cluster())
     return supervise(
         task["script"],
         task["arguments"],

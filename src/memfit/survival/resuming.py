@@ -25,8 +25,7 @@ from memfit.survival.skipping import SkippedSteps
 from memfit.survival.snapshots import copy_values, is_whole, put_back, put_back_random_states, random_states
 from memfit.survival.supervision import Stopped, Supervision, finished_name
 from memfit.training.feeding import Feed
-from memfit.training.records.callback import RecordingCallback
-from memfit.training.records.recorder import mark_current
+from memfit.training.records.recorder import Recorder, mark_current
 
 _LOG = logging.getLogger("memfit")
 
@@ -68,7 +67,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
             data_fingerprint,
         )
         # What keeps the record of the run has no state that a checkpoint could hold.
-        self._states = CallbackStates([cb for cb in self.callbacks if not isinstance(cb, RecordingCallback)])
+        self._states = CallbackStates([cb for cb in self.callbacks if not isinstance(cb, Recorder)])
         ended = supervision.finished(call)
         self._before, self._finished = share_newest(
             ended or supervision.unfinished(call), finished=ended is not None
@@ -212,7 +211,8 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
             if self._states.match(objects["callbacks"]):
                 self._states.put_back(objects["callbacks"])
             put_back_random_states(objects["random"])
-            self._seek(self._before)
+            if (pipeline := pipeline_of(self._data)) is not None:
+                pipeline.order.seek(self._before.facts["passes"], 0)
             return
         self._note({})
         writer = self._supervision.writer
@@ -312,8 +312,3 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
 
     def _check(self, before: Checkpoint) -> None:
         check_belongs(before, self.model, self._data_fingerprint, self._call)
-
-    def _seek(self, before: Checkpoint) -> None:
-        pipeline = pipeline_of(self._data)
-        if pipeline is not None:
-            pipeline.order.seek(before.facts["passes"], 0)

@@ -7,13 +7,14 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from memfit.compat.versions import read_versions
 from memfit.errors import InvalidInput
+from memfit.scaling.cluster import Cluster
 
 _RECORD = "run.json"
 
@@ -39,27 +40,17 @@ class RunIdentity:
     begun: float
 
 
-def directory_of(script: Path, arguments: Sequence[str], beside: Path) -> Path:
-    """Returns the directory for a script and its arguments; other arguments have another one."""
+def directory_of(
+    script: Path, arguments: Sequence[str], beside: Path, cluster: Cluster | None = None
+) -> Path:
+    """Returns the directory for a script and its arguments; other arguments have another one.
+
+    Args:
+        cluster: Of a rank with a supervisor of its own, which has its own directory: ranks may share a file system.
+    """
     key = json.dumps([str(script.resolve()), *arguments])
-    return beside / ".memfit" / f"{script.stem}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
-
-
-def directory_of_rank(directory: Path, rank: int) -> Path:
-    """Returns the directory of a rank with a supervisor of its own: ranks may share a file system."""
-    return directory.with_name(f"{directory.name}-rank{rank}")
-
-
-def _new_record(script: Path, arguments: Sequence[str], seed: int | None) -> RunIdentity:
-    """Describes a run that begins now."""
-    return RunIdentity(
-        str(script.resolve()),
-        hashlib.sha256(script.read_bytes()).hexdigest(),
-        list(arguments),
-        read_versions(),
-        random.SystemRandom().randrange(2**31) if seed is None else seed,
-        time.time(),
-    )
+    rank = "" if cluster is None else f"-rank{cluster.rank}"
+    return beside / ".memfit" / f"{script.stem}-{hashlib.sha256(key.encode()).hexdigest()[:8]}{rank}"
 
 
 def open_directory(
@@ -82,13 +73,20 @@ def open_directory(
     Raises:
         InvalidInput: If the directory cannot be written, or holds the checkpoint of another script or version.
     """
-    record = _new_record(script, arguments, seed)
+    record = RunIdentity(
+        str(script.resolve()),
+        hashlib.sha256(script.read_bytes()).hexdigest(),
+        list(arguments),
+        read_versions(),
+        random.SystemRandom().randrange(2**31) if seed is None else seed,
+        time.time(),
+    )
     try:
         if (directory / _RECORD).exists() and resume:
             earlier = RunIdentity(**json.loads((directory / _RECORD).read_text()))
             _check(earlier, record)
             return earlier
-        if any(directory.glob("*.npz")):
+        if has_checkpoint(directory):
             old = directory.with_suffix(".old")
             shutil.rmtree(old, ignore_errors=True)
             directory.rename(old)
@@ -96,11 +94,7 @@ def open_directory(
         directory.mkdir(parents=True)
         (directory / _RECORD).write_text(json.dumps(asdict(record), indent=2) + "\n")
     except (OSError, ValueError, TypeError) as error:
-        raise InvalidInput(
-            f"Checkpoints need a directory that can be written ({error})",
-            received=str(directory),
-            remedy="Run the command in a directory that you can write to",
-        ) from error
+        raise _cannot_write(directory, error) from error
     return record
 
 
@@ -109,45 +103,45 @@ def has_checkpoint(directory: Path) -> bool:
     return any(directory.glob("*.npz"))
 
 
-class Lock:
-    """Keeps a second `memfit run` of the same script and arguments out, while the first one lives."""
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keeps a second `memfit run` of the same script and arguments out, while the first one lives.
 
-    def __init__(self, directory: Path) -> None:
-        """Takes the lock.
+    Raises:
+        InvalidInput: If another process has the lock, or the place cannot be written.
+    """
+    path = directory.with_suffix(".lock")
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+    except OSError as error:
+        raise _cannot_write(directory.parent, error.strerror) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise InvalidInput(
+            "The same script is already running with the same arguments, and checkpoints would collide",
+            received=str(directory),
+            remedy="Wait for it to end, or run this one in another directory",
+        ) from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
 
-        Raises:
-            InvalidInput: If another process has it, or the place cannot be written.
-        """
-        try:
-            directory.parent.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(directory.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o644)
-        except OSError as error:
-            raise InvalidInput(
-                f"Checkpoints need a directory that can be written ({error.strerror})",
-                received=str(directory.parent),
-                remedy="Run the command in a directory that you can write to",
-            ) from error
-        self._path = directory.with_suffix(".lock")
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._handle)
-            raise InvalidInput(
-                "The same script is already running with the same arguments, and checkpoints would collide",
-                received=str(directory),
-                remedy="Wait for it to end, or run this one in another directory",
-            ) from error
 
-    def release(self) -> None:
-        """Lets others in."""
-        self._path.unlink(missing_ok=True)
-        os.close(self._handle)
+def _cannot_write(directory: Path, why: object) -> InvalidInput:
+    return InvalidInput(
+        f"Checkpoints need a directory that can be written ({why})",
+        received=str(directory),
+        remedy="Run the command in a directory that you can write to",
+    )
 
 
 def _check(earlier: RunIdentity, now: RunIdentity) -> None:
-    changed: list[Any] = []
-    if earlier.content != now.content:
-        changed.append("the script has changed")
+    changed = ["the script has changed"] if earlier.content != now.content else []
     changed += [
         f"{name} was {earlier.versions.get(name, 'not there')} and is {now.versions.get(name, 'not there')}"
         for name in sorted({*earlier.versions, *now.versions})

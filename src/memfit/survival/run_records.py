@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from memfit.survival.positions import Position
 from memfit.survival.settings import CUSTOM_LOOP, record_id
 from memfit.training.records.files import find_file, read_record, write_record
 from memfit.training.records.record import DIED, FINISHED, RUNNING, Mark, RunRecord
@@ -48,7 +49,7 @@ class RunRecords:
             marks = (Mark(seconds, "leak", says) for says in leaks)
             write_record(replace(record, marks=(*record.marks, *marks)), self._folder)
 
-    def note_death(self, says: str, position: tuple[int, int, int] | None, goes_on: str | None) -> None:
+    def note_death(self, says: str, position: Position | None, goes_on: str | None) -> None:
         """Marks the death of the process in the record of what it was training.
 
         Args:

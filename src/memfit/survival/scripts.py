@@ -13,7 +13,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from memfit.errors import InvalidInput
+
 _DIE_WITH_PARENT = 1  # prctl(2): PR_SET_PDEATHSIG
+
+
+def check_script(script: Path) -> None:
+    """Refuses a script that is not there."""
+    if not script.is_file():
+        raise InvalidInput("There is no such script", received=str(script))
 
 
 def run_script(script: Path, arguments: Sequence[str]) -> None:
@@ -43,7 +51,7 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)
 
 
-def after_import(name: str, action: Callable[[Any], None]) -> Callable[[], None]:
+def after_import(name: str, action: Callable[[Any], Any]) -> Callable[[], None]:
     """Calls an action with a module as soon as it has been imported: at once where it is there already.
 
     Args:

@@ -4,7 +4,6 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 
-POSITION = "position"  # the file of a run that says which batch is being trained
 # Seconds between two checkpoints: what a kill may cost, however cheap checkpoints are.
 _CHECKPOINT_SECONDS = 5.0
 

@@ -2,35 +2,21 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
-from memfit.training.progress import Progress
+from memfit.survival.flags import as_flags
 from memfit.training.summary import Line
+from memfit.training.telling import Teller
 
 
-class StreamTeller:
-    """Tells on the error stream, in bold what is strong where that is a terminal.
-
-    Args:
-        quiet: Whether to tell nothing.
-    """
-
-    as_flags = True
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
+class StreamTeller(Teller):
+    """Tells on the error stream, in bold what is strong where that is a terminal; advice is written as flags."""
 
     def tell(self, lines: Sequence[Line]) -> None:
         """Shows some lines."""
-        if self._quiet:
+        if self.quiet:
             return
         for line in lines:
-            text = f"memfit: {line.text}"
+            text = f"memfit: {as_flags(line.text)}"
             strong = line.strong and sys.stderr.isatty()
             sys.stderr.write(f"\x1b[1m{text}\x1b[0m\n" if strong else f"{text}\n")
         sys.stderr.flush()
-
-    def progress(self) -> AbstractContextManager[Any]:
-        """Shows what planning does."""
-        return nullcontext() if self._quiet else Progress(sys.stderr)

@@ -21,17 +21,19 @@ from memfit.survival.resuming import ResumingCallbacks
 from memfit.survival.settings import name_of_rank, record_id
 from memfit.survival.stream_teller import StreamTeller
 from memfit.survival.supervision import Supervision
-from memfit.training.feeding import Feed, feed
+from memfit.training.batches import KERAS_DEFAULT, count_data
+from memfit.training.feeding import Feed, feed, feed_of
+from memfit.training.monitoring.monitoring import list_callbacks
 from memfit.training.records.opening import Place
-from memfit.training.running import MakePlan, stock_runner
+from memfit.training.running import MakePlan, Runner, stock_runner
 from memfit.training.telling import Teller
 
 _LOG = logging.getLogger("memfit")
 _TIGHTER = 0.8  # of what the plan that ran out had predicted
 
 
-class SupervisedRunner:
-    """Runs every `fit` of a process under supervision (`training.running.Runner`)."""
+class SupervisedRunner(Runner):
+    """Runs every `fit` of a process under supervision."""
 
     restarts = True
 
@@ -102,7 +104,7 @@ class SupervisedRunner:
             unfinished.replace(plan_file)  # a kill never leaves half of one
         arguments, data_feed = _with_repeatable_order(arguments, supervision.settings.seed + self._call)
         callbacks = ResumingCallbacks(
-            _listed(arguments["callbacks"]),
+            list_callbacks(arguments["callbacks"]),
             supervision=supervision,
             call=self._call,
             data=arguments["x"],
@@ -144,10 +146,7 @@ def _with_repeatable_order(arguments: Mapping[str, Any], seed: int) -> tuple[dic
     particular one there.
     """
     changed = dict(arguments)
-    names = ("batch_size", "shuffle", "class_weight", "validation_split")
-    known = feed(
-        changed["x"], changed["y"], changed["sample_weight"], **{name: changed[name] for name in names}
-    )
+    known = feed_of(arguments)
     unseeded = not known.reproducible and not keras_data.batches_itself(changed["x"])
     if not unseeded or changed["shuffle"] == "batch" or changed["steps_per_epoch"] is not None:
         return changed, known
@@ -157,36 +156,19 @@ def _with_repeatable_order(arguments: Mapping[str, Any], seed: int) -> tuple[dic
             parts, changed["validation_data"] = keras_data.split_off_validation(
                 parts, changed["validation_split"]
             )
-        data = arrays(*parts, batch_size=changed["batch_size"] or 32, shuffle=True, seed=seed)
-    except (
-        MemfitError,
-        ValueError,
-        TypeError,
-    ):  # sparse arrays and the like, which only Keras can take apart
+        data = arrays(*parts, batch_size=changed["batch_size"] or KERAS_DEFAULT, shuffle=True, seed=seed)
+    except (MemfitError, ValueError, TypeError):  # sparse arrays and such, which only Keras can take apart
         return dict(arguments), known
     changed["validation_batch_size"] = changed["validation_batch_size"] or changed["batch_size"]
     changed.update(x=data, y=None, sample_weight=None, shuffle=False, validation_split=0.0, batch_size=None)
     return changed, feed(data)
 
 
-def _listed(callbacks: Any) -> Any:
-    return callbacks.callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else callbacks
-
-
 def _steps(arguments: Mapping[str, Any]) -> int | None:
     """Returns the steps of an epoch, for the progress bar; None where only the data's end will tell."""
     x, given = arguments["x"], arguments["steps_per_epoch"]
-    if given is not None:
-        return int(given)
-    if isinstance(x, keras.utils.PyDataset):
-        return x.num_batches
-    if keras_data.batches_itself(x):
-        batches = int(x.cardinality()) if keras_data.is_dataset(x) else -1
-        return batches if batches >= 0 else None
-    # Ragged and sparse tensors have a shape and no length.
-    given_arrays = [leaf for leaf in keras.tree.flatten(x) if leaf is not None]
-    samples = given_arrays[0].shape[0] if given_arrays else None
-    if samples is None:
-        return None
+    count = count_data(x) if given is None else int(given)
+    if count is None or given is not None or keras_data.batches_itself(x):
+        return count
     share = arguments["validation_split"] if arguments["validation_data"] is None else 0.0
-    return -(-int(samples * (1 - share)) // (arguments["batch_size"] or 32))
+    return -(-int(count * (1 - share)) // (arguments["batch_size"] or KERAS_DEFAULT))

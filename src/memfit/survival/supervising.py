@@ -20,19 +20,18 @@ from memfit.survival.checkpoints import find_position
 from memfit.survival.child_process import SETTINGS
 from memfit.survival.crashes import Crash, count_kernel_kills, explain_crash, judge_exit
 from memfit.survival.kept_states import forget_kept, is_writing, take_over_newest
-from memfit.survival.positions import say_from, say_where
+from memfit.survival.positions import POSITION, Position, read_position, say_from, say_where
 from memfit.survival.run_directory import (
-    Lock,
     RunIdentity,
     directory_of,
-    directory_of_rank,
     has_checkpoint,
+    locked,
     open_directory,
 )
 from memfit.survival.run_records import RunRecords
 from memfit.survival.script_process import ScriptProcess
-from memfit.survival.settings import OUTCOME, POSITION, ProcessSettings, RunSettings, name_of_rank
-from memfit.survival.supervision import read_position
+from memfit.survival.scripts import check_script
+from memfit.survival.settings import OUTCOME, ProcessSettings, RunSettings, name_of_rank
 from memfit.training.records.files import records_folder
 from memfit.training.records.record import RunRecord
 
@@ -67,28 +66,27 @@ def supervise(
         InvalidInput: If there is no such script, or its checkpoint belongs to another one.
     """
     script = Path(script)
-    if not script.is_file():
-        raise InvalidInput("There is no such script", received=str(script))
+    check_script(script)
     if settings.memory is not None:
         Size(settings.memory, of=2**60)
     Fidelity.read(settings.allow)
     cluster = find_cluster()
+    directory = directory_of(script, arguments, Path.cwd(), cluster)
     if cluster is None:
         os.environ.pop(RANK, None)  # of a job whose script has started this one: it is no rank of that
-    _check_ranks(settings.ranks, cluster)
-    directory = directory_of(script, arguments, Path.cwd())
-    if cluster is not None:
-        directory = directory_of_rank(directory, cluster.rank)
+    else:
+        _check_ranks(settings.ranks, cluster)
         settings = replace(settings, seed=seed_of(cluster) if settings.seed is None else settings.seed)
-    lock = Lock(directory)
     try:
-        if resume and not has_checkpoint(directory):
-            tell("There is no checkpoint of this script with these arguments: it starts from the beginning.")
-        identity = open_directory(directory, script, arguments, resume=resume, seed=settings.seed)
-        run = _Run(script, list(arguments), directory, identity, tell, report, cluster)
-        return run.run_to_end(settings)
+        with locked(directory):
+            if resume and not has_checkpoint(directory):
+                tell(
+                    "There is no checkpoint of this script with these arguments: it starts from the beginning."
+                )
+            identity = open_directory(directory, script, arguments, resume=resume, seed=settings.seed)
+            run = _Run(script, list(arguments), directory, identity, tell, report, cluster)
+            return run.run_to_end(settings)
     finally:
-        lock.release()
         with contextlib.suppress(OSError):  # not empty: other runs have theirs there
             directory.parent.rmdir()
 
@@ -133,7 +131,7 @@ class _Run:
 
     def _run_to_end(self, settings: RunSettings) -> int:
         """Starts the script until it ends by itself, is asked to end, or dies without getting further."""
-        furthest: tuple[int, int, int] | None = None
+        furthest: Position | None = None
         attempts, tighten = 0, None
         with self._signals():
             while True:
@@ -252,7 +250,7 @@ class _Run:
         ranks = [f"--ranks {len(self._processes)}"] if len(self._processes) > 1 else []
         return " ".join(["memfit run --resume", *ranks, str(self._script), *self._arguments])
 
-    def _start_again(self, crash: Crash, position: tuple[int, int, int] | None) -> None:
+    def _start_again(self, crash: Crash, position: Position | None) -> None:
         """Says what ended the process, and where the next one goes on."""
         self._restarts += 1
         plan = " with a plan for less memory" if crash.memory else ""
@@ -260,15 +258,13 @@ class _Run:
         self._tell_death(crash, f"{crash.cause} {say_where(position)}", position, f"Restarted{goes_on}.")
         self._tell(f"restart {self._restarts}{goes_on}")
 
-    def _tell_death(
-        self, crash: Crash, death: str, position: tuple[int, int, int] | None, goes_on: str | None
-    ) -> None:
+    def _tell_death(self, crash: Crash, death: str, position: Position | None, goes_on: str | None) -> None:
         hint = f" ({crash.hint})" if crash.hint else ""
         self._tell(death)
         self._tell(f"likely cause: {crash.likely}{hint}")
         self._records.note_death(f"{death}. Likely cause: {crash.likely}.", position, goes_on)
 
-    def _give_up(self, crash: Crash, position: tuple[int, int, int] | None, log: str) -> int:
+    def _give_up(self, crash: Crash, position: Position | None, log: str) -> int:
         loop = crash.memory and self._records.has_custom_loop()
         how_often = "in a loop that memfit cannot change" if loop else f"{_ATTEMPTS} times without progress"
         where = "" if loop else f"{say_where(position)}, "
@@ -280,8 +276,8 @@ class _Run:
         return crash.exit_code
 
 
-def _check_ranks(ranks: int, cluster: Cluster | None) -> None:
-    if cluster is not None and ranks > 1:
+def _check_ranks(ranks: int, cluster: Cluster) -> None:
+    if ranks > 1:
         raise InvalidInput(
             "`--ranks` starts ranks on this machine, but this process is a rank of a job already",
             received=f"--ranks {ranks}, and rank {cluster.rank} of {cluster.count} from {cluster.source}",

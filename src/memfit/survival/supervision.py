@@ -1,47 +1,17 @@
 """What a process that `memfit run` started knows: where its checkpoints are, and how far an earlier one came."""
 
-import contextlib
-import mmap
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
 from memfit.survival.checkpoint_files import Checkpoint, TornCheckpoint, read
 from memfit.survival.checkpoints import CheckpointWriter, read_latest
 from memfit.survival.kept_states import keep
-from memfit.survival.settings import POSITION, ProcessSettings, name_of_rank
-
-_POSITION = struct.Struct("<qqq")
+from memfit.survival.positions import POSITION, PositionFile
+from memfit.survival.settings import ProcessSettings, name_of_rank
 
 
 class Stopped(BaseException):
     """Ends the script after its last checkpoint; no `except Exception` of the script stops it."""
-
-
-class PositionFile:
-    """A few bytes of a file that say which batch is being trained; they outlive the process, whatever ends it."""
-
-    def __init__(self, path: Path) -> None:
-        with path.open("wb") as file:
-            file.write(_POSITION.pack(-1, 0, 0))
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), _POSITION.size)
-
-    def write(self, call: int, epoch: int, batch: int) -> None:
-        """Notes the position."""
-        _POSITION.pack_into(self._map, 0, call, epoch, batch)
-
-
-def read_position(directory: Path) -> tuple[int, int, int] | None:
-    """Returns the number of the fit(), the epoch and the batch in training; None where none had begun.
-
-    Of several ranks the one that is furthest counts: they are at most one batch apart.
-    """
-    found = []
-    for path in directory.glob(f"{POSITION}*"):
-        with contextlib.suppress(OSError, struct.error):
-            found.append(_POSITION.unpack(path.read_bytes()[: _POSITION.size]))
-    return max((position for position in found if position[0] >= 0), default=None)
 
 
 class Supervision:

@@ -1,5 +1,6 @@
 """What can be known of the data before the first step: whether there is any, and how large its batches are."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -10,7 +11,7 @@ from memfit.compat.tf_datasets import dataset_batch_size
 from memfit.data.peeking import FirstBatch, first_batch, is_generator, peek_at_generator
 from memfit.errors import CannotTell, InvalidInput
 
-_KERAS_DEFAULT = 32
+KERAS_DEFAULT = 32
 _NO_SAMPLE = "There must be at least one sample to train on"
 
 
@@ -56,7 +57,7 @@ def batch_size_of(x: Any, batch_size: int | None, first: FirstBatch | None = Non
     if first is not None:
         return count_samples(first.batch)
     if not keras_data.batches_itself(x):
-        return _KERAS_DEFAULT if batch_size is None else batch_size
+        return KERAS_DEFAULT if batch_size is None else batch_size
     known = dataset_batch_size(x) if keras_data.is_dataset(x) else None
     if known is not None:
         return known
@@ -73,8 +74,22 @@ def count_samples(batch: Any) -> int:
     return int((leaf.shape if hasattr(leaf, "shape") else np.shape(leaf))[0])
 
 
-def first_samples(x: Any, y: Any, sample_weight: Any, first: FirstBatch | None) -> Any:
+def first_samples(arguments: Mapping[str, Any], first: FirstBatch | None) -> Any:
     """Some samples of the data as Keras gives them to a step; None where reading them would change the rest."""
-    if not keras_data.batches_itself(x):
-        return x, y, sample_weight
+    if not keras_data.batches_itself(arguments["x"]):
+        return tuple(arguments[name] for name in ("x", "y", "sample_weight"))
     return None if first is None else first.batch
+
+
+def count_data(data: Any) -> int | None:
+    """Returns how many samples arrays have, or how many batches a dataset; None where only its end will tell."""
+    if data is None:
+        return None
+    if isinstance(data, keras.utils.PyDataset):
+        return data.num_batches
+    if hasattr(data, "cardinality"):
+        batches = int(data.cardinality())
+        return batches if batches >= 0 else None
+    first = next(iter(keras.tree.flatten(data)), None)
+    shape = getattr(first, "shape", None)
+    return int(shape[0]) if shape else None

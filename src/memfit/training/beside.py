@@ -24,11 +24,13 @@ def measure_beside(loss: LossFunction, tensors: Sequence[Any]) -> tuple[int, str
     """
     slots = _optimizer_state(loss)
     count = read_count(device_name())
-    to_come = _MOMENTS * _bytes(loss.values) if slots is None else 0
+    to_come = _MOMENTS * count_bytes(loss.values) if slots is None else 0
     if count is None:
         return to_come + (slots or 0), "for the optimizer's state"
-    known = _bytes(weight.value for weight in loss.variables)
-    batch = _bytes(tensor for tensor in tensors if tf.is_tensor(tensor) and tensor.shape.is_fully_defined())
+    known = count_bytes(weight.value for weight in loss.variables)
+    batch = count_bytes(
+        tensor for tensor in tensors if tf.is_tensor(tensor) and tensor.shape.is_fully_defined()
+    )
     in_use = max(0, int(count.current) - known - batch)
     what = "in use now" if slots is not None else "in use now, and two moments of an optimizer to come"
     return in_use + to_come, what
@@ -40,8 +42,9 @@ def _optimizer_state(loss: LossFunction) -> int | None:
     # `isinstance` would run the code of proxies.
     optimizers = [thing for thing in gc.get_objects() if issubclass(type(thing), keras.optimizers.Optimizer)]
     built = [optimizer for optimizer in optimizers if is_built_for(optimizer, weight)]
-    return sum(_bytes(optimizer.variables) for optimizer in built) if built else None
+    return sum(count_bytes(optimizer.variables) for optimizer in built) if built else None
 
 
-def _bytes(variables: Iterable[Any]) -> int:
+def count_bytes(variables: Iterable[Any]) -> int:
+    """Returns the bytes of some variables or tensors."""
     return sum(math.prod(variable.shape) * int(tf.as_dtype(variable.dtype).size) for variable in variables)

@@ -6,7 +6,7 @@ process the data has moved on, and only an order that is the same in every pass 
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,12 @@ def feed(
     if why_not or class_weight is not None or _moves_on(x):
         return Feed(why_not)
     return Feed(opener=lambda epoch, batch: iter(x.skip(batch)))
+
+
+def feed_of(arguments: Mapping[str, Any]) -> Feed:
+    """Says the same of the training data of a call of `fit`, by the names of its arguments."""
+    names = ("x", "y", "sample_weight", "batch_size", "shuffle", "class_weight", "validation_split")
+    return feed(**{name: arguments[name] for name in names})
 
 
 def fingerprint_data(*data: Any) -> int:

@@ -15,20 +15,21 @@ from memfit.planning.plan import Plan
 from memfit.steps.host_arrays import on_host
 from memfit.steps.installing import check_model
 from memfit.steps.recipe import Recipe
-from memfit.training.applying import check_losses, suited
 from memfit.training.batches import check_not_empty, first_samples, look_ahead
 from memfit.training.feeding import fingerprint_data
-from memfit.training.guard.events import Journal, log
+from memfit.training.guard.events import Journal
 from memfit.training.guard.guarding import guarded_training
 from memfit.training.guard.reading import reopenable
 from memfit.training.guard.strategies import explain_distribution
-from memfit.training.judging import judge
 from memfit.training.monitoring.monitoring import find_record
 from memfit.training.peers import Peers, find_peers
-from memfit.training.plan_choice import choose_plan, example_of
+from memfit.training.plan_choice import check_losses, choose_plan, example_of, suited
 from memfit.training.recorded_call import RecordedCall
-from memfit.training.run import Run
+from memfit.training.run import Run, judge
 from memfit.training.running import current_runner
+
+# The arguments of `fit` that Keras's has not.
+_OWN_ARGUMENTS = {"model", "memory", "allow", "plan", "ranks", "shard_optimizer"}
 
 
 def fit(
@@ -81,22 +82,7 @@ def fit(
         OutOfMemory: If memory ran out and nothing that is allowed was tight enough.
     """
     arguments: dict[str, Any] = {
-        "x": x,
-        "y": y,
-        "batch_size": batch_size,
-        "epochs": epochs,
-        "verbose": verbose,
-        "callbacks": callbacks,
-        "validation_split": validation_split,
-        "validation_data": validation_data,
-        "shuffle": shuffle,
-        "class_weight": class_weight,
-        "sample_weight": sample_weight,
-        "initial_epoch": initial_epoch,
-        "steps_per_epoch": steps_per_epoch,
-        "validation_steps": validation_steps,
-        "validation_batch_size": validation_batch_size,
-        "validation_freq": validation_freq,
+        name: value for name, value in locals().items() if name not in _OWN_ARGUMENTS
     }
     check_model(model)
     peers = find_peers(ranks)
@@ -105,20 +91,16 @@ def fit(
     # A plan that the user made is a promise: tightening goes no farther than it does.
     allowed = Fidelity.read(allow) if plan is None else plan.fidelity
     journal = Journal()
-    planned = plan is not None
+    planned, told = plan is not None, peers.rank == 0
     with (
         peers.training(model, arguments, allowed) as (arguments, remarks),
-        RecordedCall(
-            model, arguments, memory, str(allowed), journal, planned_before=planned, told=peers.rank == 0
-        ) as call,
+        RecordedCall(model, arguments, memory, allowed, journal, planned_before=planned, told=told) as call,
     ):
         arguments["x"], first = look_ahead(x)
         if model.compiled:
             remarks = [*remarks, *peers.explain_shares(model, example_of(arguments, first), allowed)]
         for remark in filter(None, (explain_distribution(), *remarks)):
-            journal.note(remark)
-            if peers.rank == 0:
-                log.warning("%s", remark)  # before anything is trained
+            journal.note(remark, warn=told)  # before anything is trained
         if plan is None and model.compiled:  # Keras says best that a model is not compiled
             together = {"ranks": peers.count, "shard_optimizer": shard_optimizer}
             plan = choose_plan(model, arguments, first, memory, allow, journal, together)
@@ -128,9 +110,7 @@ def fit(
                 take_one_region()  # before anything runs, and the optimizer's state is made
             plan = _prepare(model, plan, arguments, peers.count)
             if planned:
-                samples = first_samples(arguments["x"], arguments["y"], arguments["sample_weight"], first)
-                for remark in check_losses(model, plan, samples):
-                    journal.note(remark)
+                check_losses(model, plan, first_samples(arguments, first), journal)
         call.begin(plan)
         return _train(model, arguments, plan, allowed, journal, call, peers)
 
@@ -145,7 +125,9 @@ def _check_arguments(x: Any, memory: int | str | None, plan: Plan | None) -> Non
 
 
 def _prepare(model: keras.Model, plan: Plan, arguments: dict[str, Any], ranks: int) -> Plan:
-    """Returns the plan as this model follows it, once all that it needs is there.
+    """Returns the plan as this model follows it; its batch size is `fit`'s where none was given.
+
+    Keras ignores the batch size of data in batches. On several ranks a plan is for the largest share of a batch.
 
     Raises:
         InvalidInput: If the plan does not suit the model or the batch size.
@@ -156,8 +138,17 @@ def _prepare(model: keras.Model, plan: Plan, arguments: dict[str, Any], ranks: i
             received=f"a job of {ranks}",
             remedy=f"Start it by `memfit run --ranks {plan.ranks} script.py`, or make a plan for this job",
         )
-    plan = suited(model, plan)
-    arguments["batch_size"] = _batch_size_with(plan, arguments["x"], arguments["batch_size"], ranks)
+    plan, batch_size = suited(model, plan), arguments["batch_size"]
+    if keras_data.batches_itself(arguments["x"]):
+        return plan
+    if batch_size is None:
+        arguments["batch_size"] = int(plan.batch_size) * ranks
+    elif plan.batch_size != -(-batch_size // ranks):
+        raise InvalidInput(
+            "A plan holds for one batch size only",
+            received=f"batch_size={batch_size} on {ranks} rank{'s' * (ranks > 1)}, and a plan for {plan.batch}",
+            remedy=f"Make a plan for batch_size={batch_size}, or leave batch_size out",
+        )
     return plan
 
 
@@ -188,10 +179,10 @@ def _train(
                 plan,
                 allowed,
                 journal,
-                *reopenable(arguments),
+                reopenable(arguments),
                 host,
-                after_batch=partial(_note_prediction, plan, meter, journal),
-                peers=peers,
+                partial(_note_prediction, plan, meter, journal),
+                peers,
             )
             if model.compiled
             else nullcontext(),
@@ -200,7 +191,6 @@ def _train(
             history = current_runner().fit(model, listened, plan, mark)
     history.memory = Run(
         plan=plan,
-        predicted=None if plan is None else plan.predicted,
         measured=meter.peak or None,
         events=tuple(journal.events),
         monitored=find_record(arguments["callbacks"]),
@@ -217,23 +207,4 @@ def _note_prediction(plan: Plan | None, meter: PeakMeter, journal: Journal, batc
         return
     says = judge(plan, meter.so_far())
     if says is not None:
-        journal.note(says)
-        log.warning("%s", says)
-
-
-def _batch_size_with(plan: Plan, x: Any, batch_size: int | None, ranks: int) -> int | None:
-    """Returns the batch size for Keras, which ignores it for data in batches; the plan's, where none is given.
-
-    On several ranks a plan is for the largest share of a batch.
-    """
-    if keras_data.batches_itself(x):
-        return batch_size
-    if batch_size is None:
-        return int(plan.batch_size) * ranks
-    if plan.batch_size != -(-batch_size // ranks):
-        raise InvalidInput(
-            "A plan holds for one batch size only",
-            received=f"batch_size={batch_size} on {ranks} rank{'s' * (ranks > 1)}, and a plan for {plan.batch}",
-            remedy=f"Make a plan for batch_size={batch_size}, or leave batch_size out",
-        )
-    return batch_size
+        journal.note(says, warn=True)

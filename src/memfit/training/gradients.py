@@ -3,7 +3,6 @@
 import copy
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -21,7 +20,7 @@ from memfit.planning.planning import read_memory
 from memfit.sizes import Size
 from memfit.steps.losses.call import Call, read_call
 from memfit.steps.losses.function import LossFunction, run_outside
-from memfit.steps.losses.step import build_gradients
+from memfit.steps.losses.step import GradientStep
 from memfit.steps.losses.weights import Weight, weight_of
 from memfit.steps.recipe import Recipe
 from memfit.training.beside import measure_beside
@@ -31,7 +30,7 @@ from memfit.training.guard.tightening import LossTightening
 from memfit.training.guard.ways import Ways
 from memfit.training.run import Run
 from memfit.training.summary import describe_plan
-from memfit.training.telling import KerasTeller
+from memfit.training.telling import Teller
 
 
 def gradients(
@@ -125,7 +124,7 @@ class GuardedLoss:
             return self._compute_inside(call, tensors)
         kind = self._kind_of(call, tensors)
         with PeakMeter(device_name()) as meter:
-            result = kind.compute(tensors)
+            result = kind.differentiate(tensors)
         self._measured = max(self._measured, meter.peak)
         return result
 
@@ -134,7 +133,6 @@ class GuardedLoss:
         """What was planned, what was measured, and what happened, up to now."""
         return Run(
             plan=self.plan,
-            predicted=None if self.plan is None else self.plan.predicted,
             measured=self._measured or None,
             events=tuple(self._journal.events),
         )
@@ -164,12 +162,10 @@ class GuardedLoss:
         if self._memory is not None and self.plan is None:
             run_outside(lambda: self._make_plan(loss, tensors))
         loss.jit_compile = compiles_with_xla(tf.compat.v1.get_default_graph())
-        recipe = Recipe() if self.plan is None else self.plan.recipe
-        if known is not None:
-            recipe = known.recipe
+        recipe = self._recipe if known is None else known.recipe
         if not any(event.says == _INSIDE for event in self._journal.events):
             self._journal.note(_INSIDE)
-        found = build_gradients(loss, recipe).differentiate(tensors)
+        found = GradientStep(loss, recipe).differentiate(tensors)
         return loss.pack_result(found.loss, found.outputs), found.gradients
 
     def _kind_of(self, call: Call, tensors: tuple[Any, ...]) -> "_CallKind":
@@ -178,13 +174,13 @@ class GuardedLoss:
             if self._memory is not None and self.plan is None:
                 _look(loss, tensors)
                 self._make_plan(loss, tensors)
-            recipe = Recipe() if self.plan is None else self.plan.recipe
             tightening = LossTightening(loss, self._allow)
-            replaying = Replaying(
-                loss, Ways(recipe), partial(build_gradients, loss), tightening, self._journal, {}
-            )
-            self._kinds[call.key] = _CallKind(loss, replaying)
+            self._kinds[call.key] = _CallKind(loss, Ways(self._recipe), tightening, self._journal, {})
         return self._kinds[call.key]
+
+    @property
+    def _recipe(self) -> Recipe:
+        return Recipe() if self.plan is None else self.plan.recipe
 
     def _make_loss(self, call: Call) -> LossFunction:
         return LossFunction(
@@ -196,14 +192,14 @@ class GuardedLoss:
         memory, samples = read_memory(self._memory), _check_samples(loss.call, tensors)
         few = first_samples_of(loss, tensors)
         job = LossJob(loss, samples, memory, self._allow, spec_of_call(loss, tensors), samples=few)
-        with KerasTeller("auto").progress():
+        with Teller().progress():
             self.plan = plan_loss(job, *measure_beside(loss, tensors))
         if not self.plan.recipe.is_stock:
             take_one_region()
         head = f"{self.__name__}(): batch {samples}, in {memory}"
         seconds = time.monotonic() - begun
-        lines = describe_plan(self.plan, head, "a plain GradientTape", seconds=seconds, as_flags=False)
-        KerasTeller("auto").tell(lines)
+        lines = describe_plan(self.plan, head, "a plain GradientTape", seconds=seconds)
+        Teller().tell(lines)
 
 
 _INSIDE = (
@@ -212,23 +208,23 @@ _INSIDE = (
 )
 
 
-class _CallKind:
+class _CallKind(Replaying):
     """A loss function as it is called in one way, under guard."""
 
-    def __init__(self, loss: LossFunction, replaying: Replaying) -> None:
-        self.loss, self._replaying = loss, replaying
+    def __init__(self, loss: LossFunction, *replayed: Any) -> None:
+        super().__init__(loss, *replayed)
+        self.loss = loss
         self._specs: list[tuple[Any, ...]] = []
 
-    @property
-    def recipe(self) -> Recipe:
-        """How it is computed now."""
-        return self._replaying.recipe
-
-    def compute(self, tensors: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+    def differentiate(self, tensors: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+        """Computes a batch; returns what the function returns, and the gradients."""
         spec = self._find_spec(tensors)
-        found = self._replaying.compute(tensors, spec, lambda: tensors)
-        self._replaying.settle()
+        found = self.compute(tensors, spec, lambda: tensors)
+        self.settle()
         return self.loss.pack_result(found.loss, found.outputs), list(found.gradients)
+
+    def _build(self, recipe: Recipe) -> GradientStep:
+        return GradientStep(self.loss, recipe)
 
     def _find_spec(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
         """Returns the specs of a trace for these tensors: their own, or any batch size once there were two."""
@@ -237,7 +233,7 @@ class _CallKind:
                 return known
         exact = tuple(map(tf.type_spec_from_value, tensors))
         spec = self._open_batch(exact) if self._specs else exact
-        _trace(self.loss, lambda: self._replaying.step.trace(spec))
+        _trace(self.loss, lambda: self.step.trace(spec))
         self._specs.append(spec)
         return spec
 
@@ -250,7 +246,7 @@ class _CallKind:
             for spec, has in zip(exact, self.loss.call.has_samples, strict=True)
         )
         try:
-            self._replaying.step.trace(opened)
+            self.step.trace(opened)
         except Exception:  # whatever a function raises that counts its samples in Python
             return exact
         return opened

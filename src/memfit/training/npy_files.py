@@ -1,7 +1,6 @@
 """Writing arrays to `.npy` files row by row, before the number of rows is known."""
 
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import numpy as np
@@ -53,9 +52,7 @@ class NpyFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is None and self._shape is not None:
             self._stream.seek(0)
             self._write_header()

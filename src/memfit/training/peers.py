@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 
@@ -14,20 +14,23 @@ from memfit.steps.share import Share
 from memfit.steps.train_step import TrainStep
 
 
-class Peers(Protocol):
+class Peers:
     """What a process that trains, validates or predicts asks of those that do the same beside it.
+
+    This one has none beside it: what it computes is the whole batch. `scaling.rank.Rank` is one of several.
 
     Attributes:
         rank: The number of this process; rank 0 writes files and progress.
         count: How many there are.
     """
 
-    rank: int
-    count: int
+    rank = 0
+    count = 1
 
+    @contextmanager
     def training(
         self, model: keras.Model, arguments: dict[str, Any], allowed: Fidelity
-    ) -> AbstractContextManager[tuple[dict[str, Any], list[str]]]:
+    ) -> Iterator[tuple[dict[str, Any], list[str]]]:
         """Lets a model be trained together for a while.
 
         Args:
@@ -37,6 +40,7 @@ class Peers(Protocol):
         Yields:
             The arguments for this process, and what a person has to know.
         """
+        yield arguments, []
 
     def explain_shares(self, model: keras.Model, data: Any, allowed: Fidelity) -> list[str]:
         """Says what a process's share of a batch gives otherwise than the whole batch does.
@@ -45,15 +49,19 @@ class Peers(Protocol):
             data: An example of the training data.
             allowed: How far the result may be from that of one process.
         """
+        return []
 
     def read_shares(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Returns the arguments of `fit` with data of which this process reads its share, where that can be."""
+        return arguments
 
     def settle(self, plan: Plan | None) -> Plan | None:
         """Returns the plan to follow, once all processes have made theirs: what changes numbers is one for all."""
+        return plan
 
     def share_of(self, model: keras.Model, phase: str) -> Share | None:
         """Returns what steps have to know of the whole batch; None where a process computes all of it."""
+        return None
 
     def begin(
         self, model: keras.Model, data: Any, spec: Any, phase: str, host: HostArrays | None = None
@@ -64,6 +72,7 @@ class Peers(Protocol):
             phase: "training" or "validation".
             host: What the samples are read from, where the data is their numbers.
         """
+        return data, spec
 
     def computing(self, undo: Callable[[], None]) -> AbstractContextManager[None]:
         """Surrounds a step, in which a process may wait for the others.
@@ -71,6 +80,7 @@ class Peers(Protocol):
         Args:
             undo: Puts back what the step has changed so far, where another process is lost in it.
         """
+        return nullcontext()
 
     def end_pass(self) -> None:
         """Says that this process has no batch left."""
@@ -85,78 +95,18 @@ class Peers(Protocol):
             logs: What this process's share has given.
             step: The training step whose gradients are summed; None in evaluation.
         """
+        return logs
 
     def share_weights(self, model: keras.Model) -> None:
         """Gives every process the weights that others have updated, where each updates a part of them."""
 
     def join_rows(self, outputs: Any) -> Any:
         """Returns the outputs of all processes' shares, one behind the other."""
-
-
-class Alone:
-    """No other process: what it computes is the whole batch."""
-
-    rank = 0
-    count = 1
-
-    @contextmanager
-    def training(
-        self, model: keras.Model, arguments: dict[str, Any], allowed: Fidelity
-    ) -> Iterator[tuple[dict[str, Any], list[str]]]:
-        """Yields the arguments."""
-        yield arguments, []
-
-    def explain_shares(self, model: keras.Model, data: Any, allowed: Fidelity) -> list[str]:
-        """Returns nothing: a process computes whole batches."""
-        return []
-
-    def read_shares(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Returns the arguments."""
-        return arguments
-
-    def settle(self, plan: Plan | None) -> Plan | None:
-        """Returns the plan."""
-        return plan
-
-    def share_of(self, model: keras.Model, phase: str) -> Share | None:
-        """Returns None."""
-        return None
-
-    def begin(
-        self, model: keras.Model, data: Any, spec: Any, phase: str, host: HostArrays | None = None
-    ) -> tuple[Any, Any]:
-        """Returns the batch."""
-        return data, spec
-
-    def computing(self, undo: Callable[[], None]) -> AbstractContextManager[None]:
-        """Does nothing."""
-        return nullcontext()
-
-    def end_pass(self) -> None:
-        """Does nothing."""
-
-    def exchange(
-        self, model: keras.Model, changes: Sequence[tuple[Any, Any]], logs: Any, step: TrainStep | None = None
-    ) -> Any:
-        """Returns the logs."""
-        return logs
-
-    def share_weights(self, model: keras.Model) -> None:
-        """Does nothing."""
-
-    def join_rows(self, outputs: Any) -> Any:
-        """Returns the outputs."""
         return outputs
 
 
-ALONE = Alone()
-
-
-def _find_nobody() -> Peers:
-    return ALONE
-
-
-_find: Callable[[], Peers] = _find_nobody
+ALONE = Peers()
+_find: Callable[[], Peers] = lambda: ALONE  # noqa: E731 (`scaling` names another)
 
 
 def install_finder(find: Callable[[], Peers]) -> None:

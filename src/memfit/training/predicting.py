@@ -65,11 +65,11 @@ def predict(
     if tiles is not None:
         check_alone(tiles, micro_batch)
         tiling = Tiling(model, tiles, "prediction", Journal(events))
-        with replaced(model, predict_function=tiling.predict):
-            batches = _predict_batches(model, x, batch_size, verbose, steps, callbacks, None)
-            return _concatenate(list(batches)) if out is None else _stream(model, batches, _npy_path(out))
-    with guarded_prediction(model, Journal(events), find_peers()):
-        if out is None and micro_batch is None:
+        prediction: Any = replaced(model, predict_function=tiling.predict)
+    else:
+        prediction = guarded_prediction(model, Journal(events), find_peers())
+    with prediction:
+        if out is None and micro_batch is None and tiles is None:
             return model.predict(x, batch_size=batch_size, verbose=verbose, steps=steps, callbacks=callbacks)
         batches = _predict_batches(model, x, batch_size, verbose, steps, callbacks, micro_batch)
         return _concatenate(list(batches)) if out is None else _stream(model, batches, _npy_path(out))

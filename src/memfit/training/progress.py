@@ -5,8 +5,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from memfit.showing import open_notebook_line
 
@@ -51,9 +50,7 @@ class Progress(logging.Handler):
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._stop.set()
         self._thread.join()
         log = logging.getLogger(LOGGER)

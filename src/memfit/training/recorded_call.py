@@ -5,16 +5,16 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import keras
 
 from memfit.errors import MemfitError
 from memfit.planning.does_not_fit import DoesNotFit
+from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
 from memfit.training.guard.events import Journal, OutOfMemory
-from memfit.training.records.callback import RecordingCallback
+from memfit.training.monitoring.monitoring import list_callbacks
 from memfit.training.records.opening import Place, open_record
 from memfit.training.records.record import FAILED, FINISHED, INTERRUPTED, OUT_OF_MEMORY, REFUSED
 from memfit.training.records.recorder import Recorder
@@ -31,7 +31,7 @@ class RecordedCall:
         model: The model.
         arguments: Keras's arguments.
         memory: What was asked for.
-        allow: The farthest that a plan may go.
+        allowed: The farthest that a plan may go.
         journal: Where the guard notes what happens.
         planned_before: Whether the plan is the user's, made before.
         told: Whether it is told and recorded: of several processes that train together, one does.
@@ -42,15 +42,15 @@ class RecordedCall:
         model: keras.Model,
         arguments: Mapping[str, Any],
         memory: int | str | None,
-        allow: str,
+        allowed: Fidelity,
         journal: Journal,
         *,
         planned_before: bool,
-        told: bool = True,
+        told: bool,
     ) -> None:
         self._told = told
         self._planned_before = planned_before
-        self._model, self._arguments, self._memory, self._allow = model, arguments, memory, allow
+        self._model, self._arguments, self._memory, self._allowed = model, arguments, memory, allowed
         self._journal = journal
         self._called = time.monotonic()
         self._recorder: Recorder | None = None
@@ -78,7 +78,6 @@ class RecordedCall:
                 call=call,
                 asked=self._planned_before or self._memory is not None,
                 seconds=seconds,
-                as_flags=teller.as_flags,
             )
             teller.tell(lines)
         elif self._memory is None and self._journal.events:  # otherwise it was a warning
@@ -92,7 +91,7 @@ class RecordedCall:
                 self._arguments,
                 plan,
                 memory=self._memory,
-                allow=self._allow,
+                allow=str(self._allowed),
                 planning_seconds=seconds or None,
             )
         except Exception as error:  # a record is not worth a training
@@ -107,25 +106,22 @@ class RecordedCall:
         if self._recorder is None:
             yield arguments
             return
-        callback, callbacks = RecordingCallback(self._recorder), arguments["callbacks"]
+        callbacks = arguments["callbacks"]
         if isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks.callbacks.append(callback)
+            callbacks.callbacks.append(self._recorder)
             try:
                 yield arguments
             finally:
-                callbacks.callbacks.remove(callback)
+                callbacks.callbacks.remove(self._recorder)
             return
-        listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
-        yield {**arguments, "callbacks": [*(each for each in listed if each is not None), callback]}
+        yield {**arguments, "callbacks": [*list_callbacks(callbacks), self._recorder]}
 
     @property
     def file(self) -> Path | None:
         """The record's file; None where none is kept."""
         return None if self._recorder is None else self._recorder.path
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, DoesNotFit) and self._recorder is None:
             place = current_runner().place()
             if place is not None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from memfit.planning.plan import Plan
 from memfit.showing import Shown
 from memfit.sizes import Size
 from memfit.tables import table
@@ -17,7 +18,6 @@ class Run(Shown):
 
     Attributes:
         plan: The plan that was followed; None where no lever was asked for.
-        predicted: The peak that the plan predicted, or None.
         measured: The peak that TensorFlow's allocator measured on the device, or None where it does not count
             (a CPU outside of an arena).
         events: What happened on the way, in order; each prints as a sentence.
@@ -25,12 +25,16 @@ class Run(Shown):
         record: The file of the run's record, from which reports are made; None where records are turned off.
     """
 
-    plan: Any = None
-    predicted: Size | None = None
+    plan: Plan | None = None
     measured: Size | None = None
     events: tuple[Event, ...] = ()
     monitored: MemoryRecord | None = None
     record: Path | None = None
+
+    @property
+    def predicted(self) -> Size | None:
+        """The peak that the plan predicted, or None."""
+        return None if self.plan is None else self.plan.predicted
 
     def __repr__(self) -> str:
         rows: list[list[object]] = [
@@ -50,3 +54,29 @@ class Run(Shown):
             "monitored": None if self.monitored is None else self.monitored.to_json(),
             "record": None if self.record is None else str(self.record),
         }
+
+
+def judge(plan: Plan, measured: int) -> str | None:
+    """Says that a plan turned out too tight or too loose, and what to do about it; None where it did not.
+
+    What was measured corrects what was predicted for stock Keras: both are off by the same part.
+
+    Args:
+        measured: The peak on the device, in bytes.
+    """
+    if plan.is_bound or not (plan.predicted and measured):
+        return None
+    off = measured / plan.predicted
+    told = f"{Size(measured)} measured, {plan.predicted} predicted ({off - 1:+.0%})"
+    if measured > plan.memory:
+        less = Size(int(plan.memory / off))
+        return f"The plan is too tight: {told}. Make it with memory={str(less).replace(' ', '')!r} instead."
+    margin = plan.margin / plan.predicted
+    stock = Size(int(off * plan.stock))
+    if not plan.recipe.is_stock and stock * (1 + margin) <= plan.memory:
+        more = Size(int(plan.memory / off))
+        return (
+            f"The plan is too loose: {told}. Stock Keras would take about {stock} of {plan.memory}: "
+            f"make it with memory={str(more).replace(' ', '')!r}."
+        )
+    return None

@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 
 from memfit.planning.plan import Plan
 from memfit.training.records.opening import Place, new_place
-from memfit.training.telling import KerasTeller, Teller
+from memfit.training.telling import Teller
 
 MakePlan = Callable[[int | str | None], Plan]
 
 
-class Runner(Protocol):
-    """What `fit` asks of whoever runs a training.
+class Runner:
+    """What `fit` asks of whoever runs a training; this one leaves everything to Keras.
 
     Attributes:
         restarts: Whether a new process goes on where this one ends. Data is then not reopened in this one, and
@@ -22,20 +22,23 @@ class Runner(Protocol):
         strict: Whether a bug in memfit ends the training, instead of a warning and a training as in stock Keras.
     """
 
-    restarts: bool
-    strict: bool
+    restarts = False
+    strict = False
 
     def begin(self, model: keras.Model, arguments: Mapping[str, Any]) -> None:
         """Hears of a call of `fit` before anything of it happens."""
 
     def place(self) -> Place | None:
         """Returns where the record of the training goes; None where none is kept."""
+        return new_place()
 
     def teller(self, arguments: Mapping[str, Any]) -> Teller:
         """Returns who tells a person what is planned for a call of `fit`."""
+        return Teller(quiet=arguments["verbose"] == 0)
 
     def plan(self, model: keras.Model, memory: int | str | None, make: MakePlan) -> Plan:
         """Returns the plan for a model: what `make` makes of a memory, or one that is known already."""
+        return make(memory)
 
     def fit(
         self, model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None, data_fingerprint: int
@@ -48,37 +51,10 @@ class Runner(Protocol):
             plan: The plan that is followed; None for none.
             data_fingerprint: What the data is recognised by (`feeding.fingerprint_data`); 0 where nothing is known.
         """
-
-
-class StockRunner:
-    """Leaves everything to Keras."""
-
-    restarts = False
-    strict = False
-
-    def begin(self, model: keras.Model, arguments: Mapping[str, Any]) -> None:
-        """Does nothing."""
-
-    def place(self) -> Place | None:
-        """Returns a new place in the user's folder."""
-        return new_place()
-
-    def teller(self, arguments: Mapping[str, Any]) -> Teller:
-        """Returns one that tells as Keras does."""
-        return KerasTeller(arguments["verbose"])
-
-    def plan(self, model: keras.Model, memory: int | str | None, make: MakePlan) -> Plan:
-        """Makes a plan for the memory."""
-        return make(memory)
-
-    def fit(
-        self, model: keras.Model, arguments: Mapping[str, Any], plan: Plan | None, data_fingerprint: int
-    ) -> keras.callbacks.History:
-        """Calls Keras's `fit`."""
         return model.fit(**arguments)
 
 
-_STOCK: Runner = StockRunner()
+_STOCK = Runner()
 _runner = _STOCK
 
 

@@ -25,7 +25,6 @@ def summarise(
     call: int = 0,
     asked: bool,
     seconds: float,
-    as_flags: bool,
 ) -> list[Line]:
     """Describes a job and its plan.
 
@@ -36,17 +35,16 @@ def summarise(
         call: Which call of fit() of a script it is, counted from 0.
         asked: Whether the memory was asked for; otherwise it is what is free.
         seconds: How long planning took.
-        as_flags: Whether advice is written as flags of the command line instead of Python.
     """
     epochs = arguments["epochs"] - arguments["initial_epoch"]
     source = "" if asked else " (free now)"
     job = f"{model_name}, batch {plan.batch}, {epochs} epoch{'s' * (epochs != 1)}"
     number = f" {call + 1}" if call else ""
     head = f"fit(){number}: {job}, in {plan.memory}{source}"
-    return describe_plan(plan, head, "stock Keras", seconds=seconds, as_flags=as_flags)
+    return describe_plan(plan, head, "stock Keras", seconds=seconds)
 
 
-def describe_plan(plan: Plan, head: str, plain: str, *, seconds: float, as_flags: bool) -> list[Line]:
+def describe_plan(plan: Plan, head: str, plain: str, *, seconds: float) -> list[Line]:
     """Describes a plan below a line that says what it is for.
 
     Args:
@@ -64,7 +62,7 @@ def describe_plan(plan: Plan, head: str, plain: str, *, seconds: float, as_flags
     lines.append(
         Line(f"plan: {plan.fidelity}, peak {plan.predicted}, {plan.time:.2f}x stock's time (predicted){took}")
     )
-    return [*lines, *_describe_levers(used), *_describe_shapes(plan), *_warn(plan, used, as_flags)]
+    return [*lines, *_describe_levers(used), *_describe_shapes(plan), *_warn(plan, used)]
 
 
 def _describe_levers(used: Sequence[LeverRow]) -> list[Line]:
@@ -78,8 +76,8 @@ def _describe_shapes(plan: Plan) -> list[Line]:
     """The batch that needs most, where shapes vary, and which others are computed as it is."""
     if plan.worst is None:
         return []
-    share = 0.0 if plan.ordinary is None else plan.ordinary.share
-    others = f"; {share:.2%} of the batches in {plan.ordinary.recipe}" if plan.ordinary is not None else ""
+    rest = plan.ordinary
+    others = "" if rest is None else f"; {rest.share:.2%} of the batches in {rest.recipe}"
     return [Line(f"{plan.worst}{others}")]
 
 
@@ -93,10 +91,9 @@ def _describe(lever: LeverRow) -> str:
     return f"{lever.name}{':' * bool(setting)}{setting} ({', '.join(filter(None, effects))})"
 
 
-def _warn(plan: Plan, used: Sequence[LeverRow], as_flags: bool) -> list[Line]:
+def _warn(plan: Plan, used: Sequence[LeverRow]) -> list[Line]:
     """The one line in bold: what is not as in stock Keras, and how not to have it."""
     if plan.fidelity == Fidelity.EXACT:
         return []
     changed = "; ".join(lever.why for lever in used if lever.fidelity != Fidelity.EXACT)
-    exact = "--allow exact" if as_flags else 'allow="exact"'
-    return [Line(f"NOT EXACT: {changed}. To refuse that: {exact}", strong=True)]
+    return [Line(f'NOT EXACT: {changed}. To refuse that: allow="exact"', strong=True)]

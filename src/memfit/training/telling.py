@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 
@@ -14,37 +14,19 @@ from memfit.training.summary import Line
 _told: list[Sequence[Line]] = []  # what was told last in this process: a loop of equal calls tells it once
 
 
-class Teller(Protocol):
-    """Tells a person what is planned.
-
-    Attributes:
-        as_flags: Whether advice is written as flags of the command line.
-    """
-
-    as_flags: bool
-
-    def tell(self, lines: Sequence[Line]) -> None:
-        """Shows some lines."""
-
-    def progress(self) -> AbstractContextManager[Any]:
-        """Shows what planning does while a `with` block lasts."""
-
-
-class KerasTeller:
+class Teller:
     """Tells as Keras shows its progress bar: on the standard output, or in the log where Keras was told so.
 
     Args:
-        verbose: As given to `fit`; with 0 nothing is told.
+        quiet: Whether to tell nothing.
     """
 
-    as_flags = False
-
-    def __init__(self, verbose: Any) -> None:
-        self._silent = verbose == 0
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
 
     def tell(self, lines: Sequence[Line]) -> None:
         """Shows some lines, unless they are what was shown last."""
-        if self._silent or [*lines] in _told:
+        if self.quiet or [*lines] in _told:
             return
         _told[:] = [[*lines]]
         text = "".join(f"memfit: {line.text}\n" for line in lines)
@@ -55,5 +37,5 @@ class KerasTeller:
             logging.getLogger("memfit").info("%s", text)
 
     def progress(self) -> AbstractContextManager[Any]:
-        """Shows progress on the error stream."""
-        return nullcontext() if self._silent else Progress(sys.stderr)
+        """Shows on the error stream what planning does, while a `with` block lasts."""
+        return nullcontext() if self.quiet else Progress(sys.stderr)

@@ -10,8 +10,8 @@ from memfit.budgets.configuration import configure
 from memfit.budgets.isolation import isolated
 from memfit.budgets.nvml import gpus
 from memfit.sizes import Size
-from memfit.verification.networks import NETWORKS
 from memfit.verification.trainings import (
+    NETWORKS,
     Predicted,
     Trained,
     measure_peaks,

@@ -133,32 +133,36 @@ class BFC:
                     continue
                 taken = others.pop(holds[code], None) or others.popitem()[1]
             held[code] = None
-            chunk = taken
-            in_use -= chunk[SIZE]
-            after = chunk[_AFTER]
-            if after is not None and after[FREE]:
-                key = after[_KEY]
-                del free[bisect_left(free, key)], at[key]
-                chunk[SIZE] += after[SIZE]
-                chunk[_AFTER] = after = after[_AFTER]
-                if after is not None:
-                    after[BEFORE] = chunk
-            before = chunk[BEFORE]
-            if before is not None and before[FREE]:
-                key = before[_KEY]
-                del free[bisect_left(free, key)], at[key]
-                before[SIZE] += chunk[SIZE]
-                before[_AFTER] = after = chunk[_AFTER]
-                if after is not None:
-                    after[BEFORE] = before
-                chunk = before
-            chunk[FREE] = True
-            chunk[_KEY] = key = chunk[SIZE] << _ADDRESS_BITS | chunk[ADDRESS]
-            at[key] = chunk
-            insort(free, key)
+            in_use -= taken[SIZE]
+            self._merge(taken)
         self.in_use = in_use
         self.peak = max(self.peak, highest)
         return highest, where
+
+    def _merge(self, chunk: Chunk) -> None:
+        """Makes a chunk free, together with its free neighbours."""
+        free, at = self._free, self._at
+        after = chunk[_AFTER]
+        if after is not None and after[FREE]:
+            key = after[_KEY]
+            del free[bisect_left(free, key)], at[key]
+            chunk[SIZE] += after[SIZE]
+            chunk[_AFTER] = after = after[_AFTER]
+            if after is not None:
+                after[BEFORE] = chunk
+        before = chunk[BEFORE]
+        if before is not None and before[FREE]:
+            key = before[_KEY]
+            del free[bisect_left(free, key)], at[key]
+            before[SIZE] += chunk[SIZE]
+            before[_AFTER] = after = chunk[_AFTER]
+            if after is not None:
+                after[BEFORE] = before
+            chunk = before
+        chunk[FREE] = True
+        chunk[_KEY] = key = chunk[SIZE] << _ADDRESS_BITS | chunk[ADDRESS]
+        at[key] = chunk
+        insort(free, key)
 
     def _extend(self, size: int) -> bool:
         available = (self.limit - self.reserved) // _ROUNDING * _ROUNDING

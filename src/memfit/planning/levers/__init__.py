@@ -1,12 +1,11 @@
 """The levers: one file each, one list. The search and the guard's tightening walk it in this order."""
 
 from memfit.planning.job import Job
-from memfit.planning.levers.adafactor_velocity import AdafactorVelocity
 from memfit.planning.levers.allocator import Allocator
-from memfit.planning.levers.eight_bit_moments import EightBitMoments
 from memfit.planning.levers.host_inputs import HostInputs
 from memfit.planning.levers.immediate_update import ImmediateUpdate
 from memfit.planning.levers.lever import Lever
+from memfit.planning.levers.lighter_state import AdafactorVelocity, EightBitMoments
 from memfit.planning.levers.micro_batches import MicroBatches
 from memfit.planning.levers.mixed_precision import LoweredPrecision
 from memfit.planning.levers.optimizer_state import OptimizerState

@@ -10,15 +10,9 @@ class Allocator(Lever):
     """Advises CUDA's asynchronous allocator."""
 
     name = "allocator"
+    always = Fidelity.EXACT  # the same values elsewhere
+    sentence = 'up to you: memfit.configure(allocator="async") at the top of the script fragments less'
     of_any_step = True
-
-    def fidelity(self, job: Job) -> Fidelity:
-        """The same values elsewhere."""
-        return Fidelity.EXACT
-
-    def explain(self, job: Job, batch_size: int) -> str:
-        """Says how to set it."""
-        return 'up to you: memfit.configure(allocator="async") at the top of the script fragments less'
 
     def why_not(self, job: Job) -> str | None:
         """There has to be a GPU."""

@@ -17,14 +17,8 @@ class HostInputs(Lever):
     """Leaves the user's arrays on the host."""
 
     name = "inputs on the host"
-
-    def fidelity(self, job: Job) -> Fidelity:
-        """The same samples in the same order: exact."""
-        return Fidelity.EXACT
-
-    def explain(self, job: Job, batch_size: int) -> str:
-        """Says where samples come from."""
-        return "each step reads its samples from your arrays"
+    always = Fidelity.EXACT  # the same samples in the same order
+    sentence = "each step reads its samples from your arrays"
 
     def why_not(self, job: Job) -> str | None:
         """Says why the samples cannot be taken from the host as they are needed."""

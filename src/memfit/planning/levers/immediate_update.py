@@ -17,14 +17,8 @@ class ImmediateUpdate(Lever):
     """
 
     name = "immediate updates"
-
-    def fidelity(self, job: Job) -> Fidelity:
-        """The same update from the same gradients: exact."""
-        return Fidelity.EXACT
-
-    def explain(self, job: Job, batch_size: int) -> str:
-        """Says what it gives up."""
-        return "gradients are applied at once, as in stock Keras; a step that runs out cannot be rolled back"
+    always = Fidelity.EXACT  # the same update from the same gradients
+    sentence = "gradients are applied at once, as in stock Keras; a step that runs out cannot be rolled back"
 
     def why_not(self, job: Job) -> str | None:
         """Says why the update cannot be moved."""

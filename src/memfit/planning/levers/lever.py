@@ -1,6 +1,5 @@
 """What a lever is: one change that saves memory, how faithful it is, which recipes it offers, and what it says."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar, Protocol
 
@@ -41,25 +40,28 @@ class Facts(Protocol):
         """The extra time of segments, as a part of a stock step."""
 
 
-class Lever(ABC):
+class Lever:
     """One change that saves memory. A lever that only advises offers no recipe.
 
-    The search combines what all levers offer; the guard, when memory runs out, asks each to `tighten`.
+    The search combines what all levers offer; the guard, when memory runs out, asks each to `tighten`. Where its
+    fidelity or its explanation depends on the job, a lever has a method of its own in place of the attribute.
     """
 
     name: ClassVar[str]
+    always: ClassVar[Fidelity]
+    sentence: ClassVar[str]
     # Whether it is for the step of any loss function, too, and not only for Keras's `fit`.
     of_any_step: ClassVar[bool] = False
     # Whether it is for several ranks that train together.
     of_ranks: ClassVar[bool] = False
 
-    @abstractmethod
     def fidelity(self, job: Job) -> Fidelity:
         """How far it goes from the training that the user wrote."""
+        return self.always
 
-    @abstractmethod
-    def explain(self, job: Job, batch_size: int) -> str:
+    def explain(self, job: Job) -> str:
         """Says in a few words what it does for this job, or what the user could do."""
+        return self.sentence
 
     def why_not(self, job: Job) -> str | None:
         """Says why it cannot be used for this job, or None where it can."""
@@ -93,7 +95,7 @@ class Lever(ABC):
         """Predicts its time in a recipe that uses it, as a part of a stock step."""
         return 0.0
 
-    def advise_saving(self, facts: Facts | None, job: Job, batch_size: int) -> Size | None:
+    def advise_saving(self, job: Job, batch_size: int) -> Size | None:
         """What taking the advice would save, where that is known."""
         return None
 

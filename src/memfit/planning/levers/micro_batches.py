@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import keras
+
 from memfit.compat.keras_layers import all_layers
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
@@ -24,7 +26,7 @@ class MicroBatches(Lever):
         """Exact, unless a layer looks across the batch, moves its state with every part, or draws other numbers."""
         return self._judge(job)[0]
 
-    def explain(self, job: Job, batch_size: int) -> str:
+    def explain(self, job: Job) -> str:
         """Says why micro-batches are exact or near."""
         return self._judge(job)[1]
 
@@ -81,8 +83,6 @@ class MicroBatches(Lever):
 
 def _find_layer_that_differs(model: Any) -> str | None:
     """Says which layers are known to compute something else from fewer samples."""
-    import keras
-
     layers = all_layers(model)
     normalising = [
         layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
@@ -100,8 +100,6 @@ def least_size(model: Any) -> int:
 
     Where there are images or sequences, each sample has many values for the statistics.
     """
-    import keras
-
     for layer in all_layers(model):
         flat = isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and layer.built
         if flat and layer.input_spec.ndim == 2:

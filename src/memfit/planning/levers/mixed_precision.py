@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from memfit.compat.keras_layers import all_layers
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers.lever import Facts, Lever
-from memfit.steps.precision import MixedPrecision
+from memfit.steps.precision import MixedPrecision, choose_policy, why_not_lowered
 from memfit.steps.recipe import Recipe
 
 # What of the activations 16 bits save: nearly half; normalisations compute in float32 inside, and the weights are
@@ -19,26 +18,16 @@ class LoweredPrecision(Lever):
     """Lets layers compute in 16 bits; weights stay float32."""
 
     name = "mixed precision"
-
-    def fidelity(self, job: Job) -> Fidelity:
-        """Other number formats."""
-        return Fidelity.PRECISION
-
-    def explain(self, job: Job, batch_size: int) -> str:
-        """Says what it does."""
-        return "activations in 16 bits, weights in 32"
+    always = Fidelity.PRECISION  # other number formats
+    sentence = "activations in 16 bits, weights in 32"
 
     def why_not(self, job: Job) -> str | None:
         """Says why the model cannot be lowered."""
-        for layer in all_layers(job.model):
-            if layer.dtype_policy.name != "float32":
-                return f"{layer.name} already uses the policy {layer.dtype_policy.name}"
-        return None
+        return why_not_lowered(job.model)
 
     def offer(self, job: Job, recipe: Recipe, batch_size: int) -> Iterator[Recipe]:
         """Offers bfloat16, but float16 where the GPU does not have it."""
-        policy = "mixed_bfloat16" if job.device is None or job.device.bfloat16 else "mixed_float16"
-        yield replace(recipe, changes=(*recipe.changes, MixedPrecision(policy)))
+        yield replace(recipe, changes=(*recipe.changes, MixedPrecision(choose_policy(job.device))))
 
     def undo(self, recipe: Recipe) -> Recipe:
         """Computes in the model's own precision."""

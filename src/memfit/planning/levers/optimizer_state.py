@@ -1,10 +1,11 @@
 """The optimizer's state: another optimizer that keeps less; advice only."""
 
 from memfit.errors import CannotTell
+from memfit.optimizers import Adam8bit
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
-from memfit.planning.levers.eight_bit_moments import EightBitMoments
-from memfit.planning.levers.lever import Facts, Lever
+from memfit.planning.levers.lever import Lever
+from memfit.planning.levers.lighter_state import EightBitMoments
 from memfit.planning.optimizer_sizes import kept_by
 from memfit.sizes import Size
 from memfit.steps.lighter_state import why_not_lighter
@@ -21,12 +22,9 @@ class OptimizerState(Lever):
     """
 
     name = "optimizer state"
+    always = Fidelity.PRECISION  # another path to the minimum
 
-    def fidelity(self, job: Job) -> Fidelity:
-        """Another path to the minimum."""
-        return Fidelity.PRECISION
-
-    def explain(self, job: Job, batch_size: int) -> str:
+    def explain(self, job: Job) -> str:
         """Says what the other one keeps."""
         name = type(innermost(job.model.optimizer)).__name__
         return f"up to you: memfit.optimizers.{_LIGHTEST} keeps less than {name}, and converges differently"
@@ -42,12 +40,10 @@ class OptimizerState(Lever):
             return str(error)
         return f"{type(innermost(job.model.optimizer)).__name__} keeps no more than {_LIGHTEST} would"
 
-    def advise_saving(self, facts: Facts | None, job: Job, batch_size: int) -> Size | None:
+    def advise_saving(self, job: Job, batch_size: int) -> Size | None:
         """The difference of what both keep."""
         return Size(self._saved(job))
 
     def _saved(self, job: Job) -> int:
-        from memfit.optimizers import Adam8bit
-
         weights, own = job.model.trainable_variables, innermost(job.model.optimizer)
         return max(0, kept_by(own, weights) - kept_by(Adam8bit, weights))

@@ -17,15 +17,9 @@ class Rematerialisation(Lever):
     """Keeps fewer activations for the backward pass, and computes the others again."""
 
     name = "rematerialisation"
+    always = Fidelity.EXACT  # the same ops on the same values
+    sentence = "the least recomputation that is known to fit"
     of_any_step = True
-
-    def fidelity(self, job: Job) -> Fidelity:
-        """The same ops on the same values: exact."""
-        return Fidelity.EXACT
-
-    def explain(self, job: Job, batch_size: int) -> str:
-        """Says what is chosen."""
-        return "the least recomputation that is known to fit"
 
     def why_not(self, job: Job) -> str | None:
         """Says why nothing can be computed again."""

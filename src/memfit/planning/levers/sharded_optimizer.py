@@ -17,13 +17,10 @@ class ShardedOptimizer(Lever):
     """Lets each of several ranks keep the state of some weights, update those, and send them to the others."""
 
     name = "sharded optimizer"
+    always = Fidelity.EXACT  # the same update from the same gradients
     of_ranks = True
 
-    def fidelity(self, job: Job) -> Fidelity:
-        """The same update from the same gradients: exact."""
-        return Fidelity.EXACT
-
-    def explain(self, job: Job, batch_size: int) -> str:
+    def explain(self, job: Job) -> str:
         """Says what a rank keeps, and what that costs."""
         return (
             f"each of {job.ranks} ranks keeps a part of the optimizer's state; sending weights takes as long again "

@@ -2,6 +2,8 @@
 
 import math
 
+import keras
+
 from memfit.compat.keras_layers import all_layers
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
@@ -14,15 +16,10 @@ class SmallerNetwork(Lever):
     """Says where the weights are that a smaller network would save; a plan never changes the network itself."""
 
     name = "smaller network"
+    always = Fidelity.MODEL  # another network
 
-    def fidelity(self, job: Job) -> Fidelity:
-        """Another network."""
-        return Fidelity.MODEL
-
-    def explain(self, job: Job, batch_size: int) -> str:
+    def explain(self, job: Job) -> str:
         """Says what could be smaller."""
-        import keras
-
         convolutions = [
             layer
             for layer in all_layers(job.model)

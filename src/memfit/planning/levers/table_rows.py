@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import keras
+
 from memfit.compat.keras_layers import all_layers
 from memfit.errors import CannotTell
+from memfit.estimation.recording.kept import size_of
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
-from memfit.planning.levers.lever import Facts, Lever
+from memfit.planning.levers.lever import Lever
 from memfit.planning.optimizer_sizes import kept_by
 from memfit.sizes import Size
 from memfit.steps.slots import innermost
@@ -23,12 +26,9 @@ class TableRows(Lever):
     """
 
     name = "rows of embeddings"
+    always = Fidelity.PRECISION  # another optimizer for the tables
 
-    def fidelity(self, job: Job) -> Fidelity:
-        """Another optimizer for the tables."""
-        return Fidelity.PRECISION
-
-    def explain(self, job: Job, batch_size: int) -> str:
+    def explain(self, job: Job) -> str:
         """Says what is kept for the tables, and which optimizer would keep none of it."""
         name = type(innermost(job.model.optimizer)).__name__
         return (
@@ -39,7 +39,7 @@ class TableRows(Lever):
     def why_not(self, job: Job) -> str | None:
         """There have to be large tables, and an optimizer that keeps something for them."""
         optimizer, tables = innermost(job.model.optimizer), _tables(job.model)
-        if sum(_bytes(table) for table in tables) < _SMALLEST:
+        if sum(map(size_of, tables)) < _SMALLEST:
             return "there is no large embedding that is trained"
         try:
             if kept_by(optimizer, tables) == 0:
@@ -48,22 +48,14 @@ class TableRows(Lever):
             return str(error)
         return None
 
-    def advise_saving(self, facts: Facts | None, job: Job, batch_size: int) -> Size | None:
+    def advise_saving(self, job: Job, batch_size: int) -> Size | None:
         """What the optimizer keeps for the tables."""
         return kept_by(innermost(job.model.optimizer), _tables(job.model))
 
 
 def _tables(model: Any) -> list[Any]:
     """The trained tables of a model's embeddings, each once."""
-    import keras
-
     layers = [
         layer for layer in all_layers(model) if isinstance(layer, keras.layers.Embedding) and layer.built
     ]
     return list({id(table): table for layer in layers for table in layer.trainable_variables}.values())
-
-
-def _bytes(table: Any) -> int:
-    import tensorflow as tf
-
-    return int(table.value.shape.num_elements() * tf.as_dtype(table.dtype).size)

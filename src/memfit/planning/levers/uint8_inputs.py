@@ -3,13 +3,17 @@
 import math
 from typing import Any
 
+import keras
+import numpy as np
+import tensorflow as tf
+
 from memfit.compat.keras_layers import all_layers
 from memfit.data.peeking import FirstBatch
 from memfit.errors import CannotTell
 from memfit.estimation.recording.specs import Leaf
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
-from memfit.planning.levers.lever import Facts, Lever
+from memfit.planning.levers.lever import Lever
 from memfit.sizes import Size
 
 _SCALING = ("Rescaling", "Normalization")
@@ -25,12 +29,9 @@ class Uint8Inputs(Lever):
     """Advises to feed images as uint8 where they come as floats."""
 
     name = "inputs in uint8"
+    always = Fidelity.EXACT  # the same values
 
-    def fidelity(self, job: Job) -> Fidelity:
-        """The same values."""
-        return Fidelity.EXACT
-
-    def explain(self, job: Job, batch_size: int) -> str:
+    def explain(self, job: Job) -> str:
         """Says where to scale them."""
         if any(type(layer).__name__ in _SCALING for layer in all_layers(job.model)):
             return "up to you: feed uint8, as the model scales its inputs"
@@ -47,22 +48,17 @@ class Uint8Inputs(Lever):
         """Whether its values are those of pixels."""
         return self.why_not(job)
 
-    def advise_saving(self, facts: Facts | None, job: Job, batch_size: int) -> Size | None:
+    def advise_saving(self, job: Job, batch_size: int) -> Size | None:
         """All but one byte of each value."""
-        import tensorflow as tf
-
-        if facts is None:
-            return None
         saved = sum(math.prod(leaf.shape) * (tf.as_dtype(leaf.dtype).size - 1) for leaf in _float_images(job))
         return Size(saved * batch_size)
 
 
 def _float_images(job: Job) -> list[Leaf]:
     """The inputs that may be images and come in floats."""
-    import keras
-
     leaves = keras.tree.flatten(_first(job.spec.structure))  # None for an optional input that is not given
-    examples = keras.tree.flatten(_example(job.data))
+    data = job.data.batch if isinstance(job.data, FirstBatch) else job.data
+    examples = keras.tree.flatten(_first(data))
     if len(examples) != len(leaves):  # a dataset, of which nothing is read
         examples = [None] * len(leaves)
     return [
@@ -80,14 +76,8 @@ def _first(batch: Any) -> Any:
     return batch[0] if isinstance(batch, tuple) else batch
 
 
-def _example(data: Any) -> Any:
-    return _first(data.batch if isinstance(data, FirstBatch) else data)
-
-
 def _may_be_pixels(example: Any) -> bool:
     """Whether the first samples are whole numbers from 0 to 255, scaled or not; true where there are no values."""
-    import numpy as np
-
     if not hasattr(example, "__array__"):
         return True
     values = np.asarray(example[:_SAMPLES_SEEN], "float64")

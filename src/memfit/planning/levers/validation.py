@@ -12,14 +12,8 @@ class ValidationSlices(Lever):
     """Evaluates a validation batch in slices; the search sets the size when the training's recipe is chosen."""
 
     name = "smaller validation batches"
-
-    def fidelity(self, job: Job) -> Fidelity:
-        """Metrics add up over slices."""
-        return Fidelity.EXACT
-
-    def explain(self, job: Job, batch_size: int) -> str:
-        """Says when it is used."""
-        return "a whole validation batch would not fit"
+    always = Fidelity.EXACT  # metrics add up over slices
+    sentence = "a whole validation batch would not fit"
 
     def why_not(self, job: Job) -> str | None:
         """There has to be a validation."""

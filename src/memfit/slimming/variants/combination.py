@@ -1,5 +1,6 @@
 """Several variants, one behind the other."""
 
+import math
 from typing import Any
 
 from memfit.slimming.variants.variant import Made, Variant
@@ -31,9 +32,7 @@ class Combination(Variant):
         for part in self.parts:
             new = part.make(made.model, part.default)
             energies = [each for each in (made.energy, new.energy) if each is not None]
-            energy = None
-            for each in energies:
-                energy = each if energy is None else energy * each
+            energy = math.prod(energies) if energies else None
             made = Made(new.model, (*made.notes, *new.notes), energy, new.trains)
         return made
 

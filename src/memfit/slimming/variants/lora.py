@@ -1,5 +1,6 @@
 """LoRA: Keras's own low-rank adapters are trained in the place of large weights."""
 
+import math
 from typing import Any
 
 import keras
@@ -26,7 +27,8 @@ class LoRA(Variant):
         rank, adapted = int(amount), 0
         for layer in _adaptable(new):
             kernel = layer.embeddings if isinstance(layer, keras.layers.Embedding) else layer.kernel
-            if rank * (kernel.shape[-1] + _size(kernel) // kernel.shape[-1]) < _size(kernel):
+            *lead, last = kernel.shape
+            if rank * (last + math.prod(lead)) < math.prod(kernel.shape):
                 layer.enable_lora(rank)
                 adapted += 1
         if not adapted:
@@ -45,10 +47,3 @@ def _adaptable(model: Any) -> list[Any]:
         for layer in all_layers(model)
         if hasattr(layer, "enable_lora") and id(layer) not in last and layer.built and not layer.lora_enabled
     ]
-
-
-def _size(kernel: Any) -> int:
-    size = 1
-    for side in kernel.shape:
-        size *= side
-    return size

@@ -84,10 +84,8 @@ def _matrix(layer: Any) -> Any:
 
 def _replacement(layer: Any, rank: int) -> Any:
     thin = {"use_bias": False, "activation": None, "bias_regularizer": None, "activity_regularizer": None}
-    if isinstance(layer, keras.layers.Dense):
-        first = copy_layer(layer, units=rank, name=f"first_of_{layer.name}", **thin)
-        second = copy_layer(layer, name=f"second_of_{layer.name}")
-    else:
-        first = copy_layer(layer, filters=rank, name=f"first_of_{layer.name}", **thin)
-        second = copy_layer(layer, strides=(1, 1), name=f"second_of_{layer.name}")
+    dense = isinstance(layer, keras.layers.Dense)
+    width, strides = ({"units": rank}, {}) if dense else ({"filters": rank}, {"strides": (1, 1)})
+    first = copy_layer(layer, name=f"first_of_{layer.name}", **width, **thin)
+    second = copy_layer(layer, name=f"second_of_{layer.name}", **strides)
     return keras.Sequential([first, second], name=layer.name)

@@ -3,9 +3,9 @@
 from typing import Any
 
 from memfit.budgets.gpu_table import find_gpu
-from memfit.compat.keras_layers import all_layers, output_layers
 from memfit.slimming.rebuilding import compile_like, copy_model
 from memfit.slimming.variants.variant import Made, Variant
+from memfit.steps.precision import choose_policy, list_lowered, why_not_lowered
 
 
 class MixedPrecision(Variant):
@@ -24,20 +24,14 @@ class MixedPrecision(Variant):
 
     def why_not(self, model: Any) -> str | None:
         """Says that it computes in something else than float32 already."""
-        for layer in all_layers(model):
-            if layer.dtype_policy.name != "float32":
-                return f"{layer.name} already uses the policy {layer.dtype_policy.name}"
-        return None
+        return why_not_lowered(model)
 
     def make(self, model: Any, amount: float) -> Made:
         """Sets the policy of a copy's layers."""
-        card = find_gpu(self._device)
-        policy = "mixed_bfloat16" if card is None or card.bfloat16 else "mixed_float16"
+        policy = choose_policy(find_gpu(self._device))
         new = copy_model(model)
-        kept = {id(layer) for layer in output_layers(new)}
-        for layer in all_layers(new):
-            if id(layer) not in kept:
-                layer.dtype_policy = policy
+        for layer in list_lowered(new):
+            layer.dtype_policy = policy
         notes = (f"{policy}: activations in 16 bits, weights and the output layers in 32",)
         return Made(compile_like(new, model), notes)
 

@@ -29,20 +29,15 @@ class Narrow(Variant):
 
     def why_not(self, model: Any) -> str | None:
         """Says that all channels have to stay."""
-        reason = why_not_rebuild(model)
-        if reason is not None:
+        if (reason := why_not_rebuild(model)) is not None:
             return reason
-        calls = calls_of(model)
-        assert calls is not None
-        channels = Channels(calls)
+        channels = _channels_of(model)
         free = [out for out in _made(channels) if not channels.stays(out).all()]
         return None if free else f"every channel has to stay{_say_pinned(channels)}"
 
     def make(self, model: Any, amount: float) -> Made:
         """Removes the least important channels of every group."""
-        calls = calls_of(model)
-        assert calls is not None
-        channels = Channels(calls)
+        channels = _channels_of(model)
         kept = _choose(channels, amount)
         if not kept.any() or kept.all():
             raise CannotSlim(f"no channel is left to remove{_say_pinned(channels)}")
@@ -70,6 +65,12 @@ class Narrow(Variant):
         if channels.pinned:
             notes.append(f"all channels stay{_say_pinned(channels)}")
         return Made(compile_like(rebuilt.model, model), tuple(notes), after / max(before, 1e-30))
+
+
+def _channels_of(model: Any) -> Channels:
+    calls = calls_of(model)
+    assert calls is not None
+    return Channels(calls)
 
 
 def _say_pinned(channels: Channels) -> str:

@@ -13,21 +13,9 @@ from memfit.slimming.variants.variant import Made, Variant
 # The first layer of a network sees three channels: a filter for each would lose most, and it has few weights.
 _FEWEST_CHANNELS = 8
 _KEPT = (
-    "name",
-    "trainable",
-    "dtype",
-    "filters",
-    "kernel_size",
-    "strides",
-    "padding",
-    "data_format",
-    "dilation_rate",
-    "activation",
-    "use_bias",
-    "bias_initializer",
-    "bias_regularizer",
-    "activity_regularizer",
-    "bias_constraint",
+    *("name", "trainable", "dtype", "filters", "kernel_size", "strides", "padding", "data_format"),
+    *("dilation_rate", "activation", "use_bias", "bias_initializer", "bias_regularizer"),
+    *("activity_regularizer", "bias_constraint"),
 )
 
 
@@ -44,8 +32,7 @@ class Separable(Variant):
 
     def why_not(self, model: Any) -> str | None:
         """Says that there is no such convolution."""
-        reason = why_not_rebuild(model)
-        if reason is not None:
+        if (reason := why_not_rebuild(model)) is not None:
             return reason
         if not any(_replaced(layer, 1) for layer in leaf_layers(model)):
             return f"no Conv2D with a kernel above 1 and at least {_FEWEST_CHANNELS} input channels"

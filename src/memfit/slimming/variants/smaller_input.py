@@ -22,8 +22,7 @@ class SmallerInput(Variant):
 
     def why_not(self, model: Any) -> str | None:
         """Says that there is no image, or that its size is open already."""
-        reason = why_not_rebuild(model)
-        if reason is not None:
+        if (reason := why_not_rebuild(model)) is not None:
             return reason
         images = [tensor for tensor in functional_of(model).inputs if len(tensor.shape) == 4]
         if not images:

@@ -8,6 +8,7 @@ the sum of weights, or by what a mask leaves, may add up by chance where all of 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ import tensorflow as tf
 from memfit.compat.keras_layers import statistics_left_alone
 from memfit.errors import in_one_line
 from memfit.steps.losses.function import LossFunction, Seen
-from memfit.steps.losses.step import build_gradients
-from memfit.steps.micro_batches.varying import half_of_digits, vary_samples
+from memfit.steps.losses.step import GradientStep
+from memfit.steps.micro_batches.varying import agree, half_of_digits, vary_samples
 from memfit.steps.recipe import Recipe
 
 SAMPLES = 8
@@ -56,9 +57,7 @@ def try_in_parts(loss: LossFunction, samples: Sequence[Any]) -> Trial:
         reason = "other random numbers: those of tf.random without a seed cannot be drawn per micro-batch"
         return Trial(differs=f"{reason} (and its loss is assumed, unchecked, to be a mean over samples)")
     for count, part in _TRIED:
-        few = [
-            array[:count] if has else array for array, has in zip(samples, loss.call.has_samples, strict=True)
-        ]
+        few = loss.call.map_samples(itemgetter(slice(count)), samples)
         try:
             return _try(loss, few, part)
         except tf.errors.ResourceExhaustedError:
@@ -75,10 +74,7 @@ def _try(loss: LossFunction, samples: Sequence[Any], part: int) -> Trial:
     tolerance = half_of_digits("bfloat16" if loss.seen.half else _coarsest(whole.gradients))
     right = next((way for way in (mean, total) if whole.agrees(way, tolerance)), None)
     if right is not None:
-        varied = [
-            vary_samples(array) if has else array
-            for array, has in zip(samples, loss.call.has_samples, strict=True)
-        ]
+        varied = loss.call.map_samples(vary_samples, samples)
         try:
             again = [_compute(loss, varied, recipe, right is total) for recipe in (Recipe(), in_parts)]
         except tf.errors.ResourceExhaustedError:
@@ -111,16 +107,18 @@ class _Outcome:
     state: list[Any]
 
     def agrees(self, other: "_Outcome", tolerance: float) -> bool:
-        if not _agree(self.loss, other.loss, tolerance):
+        if not agree(self.loss, other.loss, tolerance):
             return False
         # A gradient that is zero but for rounding, as of a bias before a normalisation, is a sum of larger ones.
         largest = max((np.abs(g).max(initial=0) for g in self.gradients if g is not None), default=0)
         noise = _ROUNDINGS * tolerance**2 * float(largest)
-        pairs = zip(self.gradients, other.gradients, strict=True)
-        return all(_agree(one, two, tolerance, noise) for one, two in pairs)
+        return all(
+            one is two if one is None or two is None else agree(one, two, tolerance, noise)
+            for one, two in zip(self.gradients, other.gradients, strict=True)
+        )
 
     def state_agrees(self, other: "_Outcome", tolerance: float) -> bool:
-        return all(_agree(one, two, tolerance) for one, two in zip(self.state, other.state, strict=True))
+        return all(agree(one, two, tolerance) for one, two in zip(self.state, other.state, strict=True))
 
 
 def _compute(loss: LossFunction, samples: Sequence[Any], recipe: Recipe, sums: bool) -> _Outcome:
@@ -131,7 +129,7 @@ def _compute(loss: LossFunction, samples: Sequence[Any], recipe: Recipe, sums: b
         tf.TensorSpec([None, *tensor.shape[1:]] if has else tensor.shape, tensor.dtype)
         for tensor, has in zip(tensors, loss.call.has_samples, strict=True)
     ]
-    step = build_gradients(trial, recipe)
+    step = GradientStep(trial, recipe)
     with statistics_left_alone():
         trial.look(specs)
         step.trace(specs)
@@ -146,13 +144,3 @@ def _compute(loss: LossFunction, samples: Sequence[Any], recipe: Recipe, sums: b
         for gradient in found.gradients
     ]
     return _Outcome(float(found.loss), gradients, state)
-
-
-def _agree(one: Any, two: Any, tolerance: float, noise: float = 0.0) -> bool:
-    if one is None or two is None:
-        return one is two
-    one, two = np.asarray(one, "float64"), np.asarray(two, "float64")
-    scale = max(np.abs(one).max(initial=0), np.abs(two).max(initial=0))
-    return one.shape == two.shape and bool(
-        np.allclose(one, two, rtol=0, atol=tolerance * scale + noise, equal_nan=True)
-    )

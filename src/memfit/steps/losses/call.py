@@ -1,5 +1,6 @@
 """How a function is called: where its tensors go, and which of them have a row for every sample."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,23 +19,27 @@ class Call:
     Attributes:
         key: The same for calls that differ in tensors alone.
         has_samples: For each tensor whether its first dimension is that of the samples: a batch is cut there.
-        leaves: The arguments, flat, None in the places of tensors.
-        structure: The arguments as they are nested.
+        structure: The arguments as they are nested, None in the places of tensors.
+        places: Those places, by their number among all arguments.
     """
 
     key: str
     has_samples: tuple[bool, ...]
-    leaves: tuple[Any, ...] = field(compare=False)
     structure: Any = field(compare=False)
     places: tuple[int, ...] = field(compare=False)
 
     def pack(self, tensors: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns positional and keyword arguments with these tensors in their places."""
-        leaves = list(self.leaves)
+        leaves = tf.nest.flatten(self.structure)
         for place, tensor in zip(self.places, tensors, strict=True):
             leaves[place] = tensor
         args, kwargs = tf.nest.pack_sequence_as(self.structure, leaves)
         return args, kwargs
+
+    def map_samples(self, function: Callable[[Any], Any], tensors: Any) -> tuple[Any, ...]:
+        """Returns what a function makes of each tensor that has samples; the others stay as they are."""
+        pairs = zip(tensors, self.has_samples, strict=True)
+        return tuple(function(tensor) if has else tensor for tensor, has in pairs)
 
     def count_samples(self, tensors: Any) -> int | None:
         """Returns how many samples there are; None where the graph does not know it, or nothing has any."""
@@ -58,11 +63,11 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Call, tupl
     has_samples = tuple(
         bool(tensor.shape.rank) and tensor.shape[0] == ranked[0].shape[0] for tensor in tensors
     )
-    leaves = tuple(None if place in places else leaf for place, leaf in enumerate(flat))
+    leaves = [None if place in places else leaf for place, leaf in enumerate(flat)]
     marked = ["tensor" if place in places else repr(leaf) for place, leaf in enumerate(flat)]
-    structure = tf.nest.map_structure(lambda leaf: None, (args, kwargs))
+    structure = tf.nest.pack_sequence_as((args, kwargs), leaves)
     key = f"{tf.nest.pack_sequence_as(structure, marked)} {has_samples}"
-    return Call(key, has_samples, leaves, structure, places), tensors
+    return Call(key, has_samples, structure, places), tensors
 
 
 class CallSamples(Samples):
@@ -80,8 +85,5 @@ class CallSamples(Samples):
 
     def part(self, start: Any, size: Any) -> tuple[Any, Any, Any]:
         """Cuts some samples out of the tensors that have samples."""
-        cut = tuple(
-            slice_samples(tensor, start, size) if has else tensor
-            for tensor, has in zip(self._tensors, self._call.has_samples, strict=True)
-        )
+        cut = self._call.map_samples(lambda tensor: slice_samples(tensor, start, size), self._tensors)
         return cut, None, None

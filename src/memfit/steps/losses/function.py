@@ -15,16 +15,10 @@ from memfit.steps.writes import WRITES, resources_of, writing
 
 GATHER, SUM, MEAN = "gather", "sum", "mean"
 # Ops that draw from a state inside of them: what they draw cannot be drawn again, nor in parts.
-_UNREPEATABLE = frozenset(
-    {
-        "RandomStandardNormal",
-        "RandomUniform",
-        "RandomUniformInt",
-        "TruncatedNormal",
-        "RandomShuffle",
-        "Multinomial",
-    }
-)
+_UNREPEATABLE = {
+    *("RandomStandardNormal", "RandomUniform", "RandomUniformInt", "TruncatedNormal", "RandomShuffle"),
+    "Multinomial",
+}
 # What Keras names the state of a seed generator.
 _SEED = "seed_generator_state"
 
@@ -129,17 +123,13 @@ class LossFunction:
         args, kwargs = self.call.pack(tensors)
         result = self._function(*args, **kwargs)
         loss, rest = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
-        loss = (
-            tf.convert_to_tensor(loss)
-            if isinstance(loss, tf.Tensor | float) or hasattr(loss, "value")
-            else loss
-        )
-        if not isinstance(loss, tf.Tensor) or loss.shape.rank != 0 or not loss.dtype.is_floating:
+        if isinstance(loss, float) or hasattr(loss, "value"):
+            loss = tf.convert_to_tensor(loss)
+        is_tensor = isinstance(loss, tf.Tensor)
+        if not is_tensor or loss.shape.rank != 0 or not loss.dtype.is_floating:
             raise InvalidInput(
                 "A function under memfit.gradients returns a scalar loss, or a tuple of it and other outputs",
-                received=f"a {loss.dtype.name} of shape {loss.shape}"
-                if isinstance(loss, tf.Tensor)
-                else type(loss),
+                received=f"a {loss.dtype.name} of shape {loss.shape}" if is_tensor else type(loss),
                 remedy="Return the mean of the samples' losses, such as tf.reduce_mean(...)",
             )
         self.seen.structure = None if rest is None else tf.nest.map_structure(lambda leaf: None, rest)

@@ -2,13 +2,11 @@
 
 import gc
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from memfit.budgets.peaks import take_one_region
-from memfit.compat.tf_runtime import refuses_to_run_one_by_one
 from memfit.errors import InvalidInput
 from memfit.steps.losses.call import CallSamples
 from memfit.steps.losses.function import GATHER, MEAN, LossFunction
@@ -16,8 +14,9 @@ from memfit.steps.micro_batches.accumulators import Accumulators, OtherKindOfGra
 from memfit.steps.micro_batches.batch import Collected, PartResult, Parts
 from memfit.steps.micro_batches.samples import Part
 from memfit.steps.recipe import Recipe
-from memfit.steps.rematerialisation import differentiate, run_one_by_one
+from memfit.steps.rematerialisation import differentiate
 from memfit.steps.rollback import Rollback
+from memfit.steps.tracing import Executor
 
 
 class Gradients(NamedTuple):
@@ -28,37 +27,31 @@ class Gradients(NamedTuple):
     gradients: list[Any]
 
 
-def build_gradients(loss: LossFunction, recipe: Recipe, *, parts: int | None = None) -> "GradientStep":
-    """Builds the step that a recipe describes for a loss function, as `steps.build` does for a model.
+class GradientStep:
+    """The step that a recipe describes for a loss function: its gradients. What it changes can be put back.
 
     Args:
         parts: In how many micro-batches to cut a batch, instead of the recipe's size: recordings have smaller
             batches than it is for.
     """
-    return GradientStep(loss, recipe, parts)
-
-
-class GradientStep:
-    """Computes the gradients of a loss function; what the function changes can be put back."""
 
     computing_has_updated = False
     meets_others = False
 
-    def __init__(self, loss: LossFunction, recipe: Recipe, parts: int | None) -> None:
+    def __init__(self, loss: LossFunction, recipe: Recipe, *, parts: int | None = None) -> None:
         if not recipe.is_stock:
             take_one_region()
         self._loss, self._recipe = loss, recipe
         size = recipe.micro_batch
         self._size: Any = size if parts is None else lambda samples: (samples + parts - 1) // parts
         self._accumulators = None if size is None else Accumulators(loss)
-        self._executor = nullcontext if recipe.segments is None else run_one_by_one
+        self._executor = Executor(recipe)
         self._rollback = Rollback(lambda: loss.seen.changing, settles=not recipe.is_stock)
         self._functions: dict[Any, Any] = {}
 
     def trace(self, spec: Any) -> Any:
         """Traces the step for tensors of these specs; returns its ConcreteFunction."""
-        with self._executor():
-            return self._function(tuple(spec))
+        return self._executor.run(lambda: self._function(tuple(spec)))
 
     def run(self, data: Any, spec: Any) -> Gradients:
         """Does a whole step in which nothing fails."""
@@ -72,15 +65,7 @@ class GradientStep:
 
     def compute(self, tensors: Sequence[Any], spec: Any) -> Gradients:
         """Computes loss and gradients; `spec` are the specs of the trace to take."""
-        try:
-            with self._executor():
-                return Gradients(*self._function(tuple(spec))(*tensors))
-        except tf.errors.FailedPreconditionError as error:
-            # Loops in a user's own `tf.function` that was traced before cannot run one by one; nothing has run.
-            if self._executor is nullcontext or not refuses_to_run_one_by_one(error):
-                raise
-        self._executor = nullcontext
-        return Gradients(*self._function(tuple(spec))(*tensors))
+        return Gradients(*self._executor.run(lambda: self._function(tuple(spec))(*tensors)))
 
     def undo(self) -> None:
         """Puts back what `compute` changed."""

@@ -16,7 +16,7 @@ from memfit.compat.keras_layers import all_layers
 from memfit.steps.micro_batches.batch import PartedBatch, PartResult
 from memfit.steps.micro_batches.loss_shares import losses_of_part
 from memfit.steps.micro_batches.samples import Part
-from memfit.steps.micro_batches.varying import half_of_digits, vary_samples
+from memfit.steps.micro_batches.varying import agree, half_of_digits, vary_samples
 
 TRIED_SAMPLES = 5  # cut into 2, 2 and 1: parts of unequal size show a sum as well as a mean of means
 
@@ -56,7 +56,7 @@ def find_loss_difference(model: keras.Model, data: Any) -> str | None:
             if samples is few or isinstance(error, tf.errors.ResourceExhaustedError):
                 return f"its loss could not be tried in micro-batches ({type(error).__name__})"
         else:
-            if not _agree(whole, parts, model.compute_dtype):
+            if not agree(whole, parts, half_of_digits(model.compute_dtype)):
                 return f"a few samples have a loss of {whole:.4g} in one batch and {parts:.4g} in parts"
     return None
 
@@ -80,9 +80,8 @@ def _losses_whole_and_in_parts(model: keras.Model, samples: Any) -> tuple[float,
         return (shown,), []
 
     def compute_loss(batch: Any, size: Any) -> Any:
-        return PartedBatch(model, batch, lambda _: size).add_up(compute, (tf.constant(0.0, tf.float64),))[0][
-            0
-        ]
+        sums, _ = PartedBatch(model, batch, lambda _: size).add_up(compute, (tf.constant(0.0, tf.float64),))
+        return sums[0]
 
     if not (model.jit_compile or model.run_eagerly):
         compute_loss = tf.function(compute_loss, autograph=False)
@@ -102,10 +101,3 @@ def _cut(leaf: Any) -> Any:
 def _vary(leaf: Any) -> Any:
     """Varies arrays and dense tensors; ragged and sparse ones stay as they are."""
     return vary_samples(leaf) if isinstance(leaf, np.ndarray | tf.Tensor) else leaf
-
-
-def _agree(whole: float, parts: float, dtype: str) -> bool:
-    """Says whether two losses are the same but for rounding (or both not a number)."""
-    if whole != whole and parts != parts:
-        return True
-    return abs(whole - parts) <= half_of_digits(dtype) * max(abs(whole), abs(parts))

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from memfit.compat import keras_training
-from memfit.steps.micro_batches.loss_shares import DivisorsUnknown, divisors_of_part
+from memfit.steps.micro_batches.loss_shares import DivisorsUnknown, count_divisors
 from memfit.steps.micro_batches.random_rows import Seeds, draw_rows_of_batch
 from memfit.steps.micro_batches.samples import Fraction, Part, Samples, samples_of
 from memfit.steps.share import Share
@@ -174,7 +174,9 @@ class PartedBatch(Parts):
 
         def count(part: Part) -> PartResult:
             with keras.StatelessScope():
-                return (divisors_of_part(self._model, part.x, part.y, part.sample_weight),), []
+                counts = count_divisors(self._model, part.x, part.y, part.sample_weight)
+                return (tf.stack([count.noted for count in counts]),), []
 
-        zeros = (tf.zeros([len(keras_training.losses(self._model))], tf.float64),)
-        return self.fold(count, zeros)[0][0]
+        losses = len(keras_training.losses(self._model))
+        zeros = tf.zeros([losses], tf.float64)
+        return self.fold(count, (zeros,))[0][0] if losses else zeros

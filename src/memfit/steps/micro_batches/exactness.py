@@ -14,6 +14,7 @@ import tensorflow as tf
 from memfit.compat import keras_layers
 from memfit.steps.micro_batches.additivity import TRIED_SAMPLES
 from memfit.steps.micro_batches.random_rows import draw_rows_of_batch
+from memfit.steps.micro_batches.varying import agree
 
 _PARTS = ((0, 2), (2, 2), (4, 1))  # first sample and number of samples
 _TOLERANCE = 1e-3  # far above float32 rounding, far below what another mask of a dropout makes of an output
@@ -43,7 +44,7 @@ def find_difference(model: keras.Model, x: Any) -> str | None:
         return "other random numbers: XLA draws them in its own order"
     if draws and model.run_eagerly:
         return "other random numbers: a step that runs eagerly does not say which dimension is the samples'"
-    if all(_agree(one, two) for one, two in zip(whole, parts, strict=True)):
+    if all(agree(one, two, _TOLERANCE) for one, two in zip(whole, parts, strict=True)):
         return None
     if own_code:
         return "a sample's output depends on the samples it is batched with, or on other random numbers"
@@ -71,15 +72,6 @@ def _compute_whole_and_in_parts(model: keras.Model, x: Any) -> tuple[list[Any], 
 
     parts = zip(*(compute_part(start, size) for start, size in _PARTS), strict=True)
     return compute_part(0, TRIED_SAMPLES), [np.concatenate(part) for part in parts], bool(drawn)
-
-
-def _agree(whole: Any, parts: Any) -> bool:
-    if whole.shape != parts.shape:
-        return False
-    whole, parts = whole.astype("float64"), parts.astype("float64")
-    return bool(
-        np.allclose(whole, parts, rtol=0, atol=_TOLERANCE * np.abs(whole).max(initial=0), equal_nan=True)
-    )
 
 
 def _has_code_of_its_own(model: keras.Model) -> bool:

@@ -161,12 +161,6 @@ def losses_of_part(model: keras.Model, part: Part, y_pred: Any, *, training: boo
     )
 
 
-def divisors_of_part(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Any:
-    """Returns a micro-batch's share of the divisor of each of the model's losses."""
-    counts = count_divisors(model, x, y, sample_weight)
-    return tf.stack([count.noted for count in counts]) if counts else tf.zeros([0], tf.float64)
-
-
 def count_divisors(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> list[DivisorShare]:
     """Returns, for each of the model's losses, what notes a micro-batch's share of its divisor."""
     counts = [DivisorShare(loss) for loss in keras_training.losses(model)]

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from memfit.compat.keras_layers import own_seed_generators, shared_seed_generator
@@ -30,9 +29,12 @@ class Seeds:
     """
 
     def __init__(self, owner: Any) -> None:
-        own = owner.seed_states if hasattr(owner, "seed_states") else _states_of(owner)
-        shared = shared_seed_generator()
-        states = [*own, *([] if shared is None else [shared.state.value])]
+        if hasattr(owner, "seed_states"):
+            states = list(owner.seed_states)
+        else:
+            states = [generator.state.value for generator in own_seed_generators(owner)]
+        if (shared := shared_seed_generator()) is not None:
+            states.append(shared.state.value)
         self._states = list({id(state): state for state in states}.values())
         self._values: Sequence[Any] = [tf.identity(state) for state in self._states]
 
@@ -40,10 +42,6 @@ class Seeds:
         """Lets the next draws be the first ones again."""
         for state, value in zip(self._states, self._values, strict=True):
             state.assign(value)
-
-
-def _states_of(model: keras.Model) -> list[Any]:
-    return [generator.state.value for generator in own_seed_generators(model)]
 
 
 @contextmanager

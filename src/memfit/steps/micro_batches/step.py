@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -37,7 +38,7 @@ def micro_batched_train_step(
         apply: Takes the gradients and the weights; None to update the weights at once.
         share: The batch's place in a larger one, where it is one rank's share of it.
     """
-    apply = _applying(model) if apply is None else apply
+    apply = partial(_update, model) if apply is None else apply
     accumulators = Accumulators(model)
 
     def train_step(data: Any) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def micro_batched_train_step(
 
 def whole_batch_train_step(model: keras.Model, forward: Forward, apply: Apply | None = None) -> Step:
     """Returns Keras's own `train_step` with another `forward`; the arguments are those of micro-batches."""
-    apply = _applying(model) if apply is None else apply
+    apply = partial(_update, model) if apply is None else apply
 
     def train_step(data: Any) -> dict[str, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(whole(data))
@@ -96,10 +97,7 @@ def whole_batch_train_step(model: keras.Model, forward: Forward, apply: Apply | 
         if not weights:
             warnings.warn("The model does not have any trainable weights.", stacklevel=2)
             return logs
-        # What metrics wait for would lie between large tensors all through the backward pass, and so would logs.
-        with tf.control_dependencies(writing(_ops_since(begin))):
-            one = tf.ones_like(loss)
-        gradients = tape.gradient(loss, weights, output_gradients=one)
+        gradients = _differentiate(tape, loss, weights, begin)
         apply(gradients, weights)
         if is_custom(model, "compute_metrics"):  # its logs may be others than the metrics
             return logs
@@ -125,10 +123,8 @@ def whole_share_train_step(model: keras.Model, forward: Forward, apply: Apply, s
             _track(model, batch, (shown, each))
         names = set(model.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
         weights = model.trainable_weights
-        with tf.control_dependencies(writing(_ops_since(begin))):
-            one = tf.ones_like(objective)
         if weights:
-            apply(tape.gradient(objective, weights, output_gradients=one), weights)
+            apply(_differentiate(tape, objective, weights, begin), weights)
         return _results(model, names)
 
     return train_step
@@ -160,15 +156,20 @@ def _ops_until_now() -> int:
     return 0 if tf.executing_eagerly() else len(tf.compat.v1.get_default_graph().get_operations())
 
 
-def _ops_since(begin: int) -> list[Any]:
-    return [] if tf.executing_eagerly() else tf.compat.v1.get_default_graph().get_operations()[begin:]
+def _differentiate(tape: tf.GradientTape, loss: Any, weights: list[Any], begin: int) -> list[Any]:
+    """Computes gradients once all is written that ops since `begin` write.
+
+    What metrics wait for would lie between large tensors all through the backward pass, and so would logs.
+    """
+    ops = [] if tf.executing_eagerly() else tf.compat.v1.get_default_graph().get_operations()[begin:]
+    with tf.control_dependencies(writing(ops)):
+        one = tf.ones_like(loss)
+    gradients: list[Any] = tape.gradient(loss, weights, output_gradients=one)
+    return gradients
 
 
-def _applying(model: keras.Model) -> Apply:
-    def apply(gradients: list[Any], weights: list[Any]) -> None:
-        model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-
-    return apply
+def _update(model: keras.Model, gradients: list[Any], weights: list[Any]) -> None:
+    model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
 
 
 def _zeros(model: keras.Model) -> Sums:

@@ -23,6 +23,23 @@ def vary_samples(array: Any) -> Any:
     return np.where(kept, array, np.zeros_like(array))
 
 
+def agree(one: Any, two: Any, tolerance: float, noise: float = 0.0) -> bool:
+    """Says whether two results, numbers or arrays, are the same but for rounding.
+
+    Where one is infinite or not a number, the other has to be the same.
+
+    Args:
+        tolerance: As a part of the largest finite value of both.
+        noise: How far they may be apart besides.
+    """
+    one, two = np.asarray(one, "float64"), np.asarray(two, "float64")
+    if one.shape != two.shape:
+        return False
+    finite = np.isfinite(one) & np.isfinite(two)
+    scale = max(np.abs(one[finite]).max(initial=0), np.abs(two[finite]).max(initial=0))
+    return bool(np.allclose(one, two, rtol=0, atol=tolerance * scale + noise, equal_nan=True))
+
+
 def half_of_digits(dtype: str) -> float:
     """Returns the relative difference of results that are the same but for rounding.
 

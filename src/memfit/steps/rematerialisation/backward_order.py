@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
+import tensorflow as tf
+
 from memfit.compat.tf_graphs import Op, Tensor, forward_op_of
 from memfit.steps.rematerialisation.tensor_sizes import leaves_input_as_it_is
 
@@ -54,8 +56,6 @@ def assign_levels(forward: Sequence[Op], backward: Sequence[Op]) -> dict[Op, int
 
 def list_gradient_ops(gradients: Sequence[Tensor | None]) -> list[Op]:
     """Lists the ops that make gradients: tensors, slices of tensors, or None."""
-    import tensorflow as tf
-
     tensors = [
         tf.nest.flatten(gradient, expand_composites=True) for gradient in gradients if gradient is not None
     ]

@@ -1,8 +1,10 @@
-"""Calling a model so that the backward pass computes activations again instead of keeping them."""
+"""Calling a model, or any loss function, so that the backward pass computes activations again."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+
+import tensorflow as tf
 
 from memfit.budgets.peaks import device_name
 from memfit.compat.keras_layers import added_losses, copy_mask, logits_of, set_added_loss, set_logits
@@ -12,11 +14,12 @@ from memfit.steps.rematerialisation.rewrite.backward import check_names, recompu
 from memfit.steps.rematerialisation.rewrite.concats import split_concats
 from memfit.steps.rematerialisation.rewrite.split_convolutions import split_convolutions
 from memfit.steps.rematerialisation.rewrite.volumes import split_volumes
-from memfit.steps.rematerialisation.segments import Segments
+from memfit.steps.segments import Segments
+from memfit.steps.writes import writing
 
 # Keras computes a cross-entropy from the logits where it sees that the probabilities are made by one of these, and
 # otherwise from probabilities that are cut off at 1e-7: another loss, with other gradients.
-_LAST_OPS = ("Softmax", "Sigmoid")
+_LAST_OPS = {"Softmax": tf.nn.softmax, "Sigmoid": tf.nn.sigmoid}
 
 
 def rematerialise(model: Any, segments: Segments) -> Callable[..., Any]:
@@ -42,7 +45,6 @@ def rematerialise(model: Any, segments: Segments) -> Callable[..., Any]:
             loss = loss_fn(y, call(x, training=True))
         tape.gradient(loss, model.trainable_variables)
     """
-    import tensorflow as tf
 
     @tf.autograph.experimental.do_not_convert  # plain Python at tracing time, and nothing to convert
     def call(x: Any, training: bool = True) -> Any:
@@ -68,6 +70,41 @@ def rematerialise(model: Any, segments: Segments) -> Callable[..., Any]:
     return call
 
 
+def differentiate(
+    compute: Callable[[], tuple[Any, Any]], weights: Sequence[Any], segments: Segments
+) -> tuple[Any, Any, list[Any]]:
+    """Computes a loss and its gradients in the graph that is traced, keeping no more than segments say.
+
+    Values, gradients, and how the variables change are those of a plain `tf.GradientTape`.
+
+    Args:
+        compute: Returns the loss, a scalar, and anything else.
+        weights: TensorFlow's variables to differentiate by.
+        segments: One of what `find_choices_of_loss` gave for this function.
+
+    Returns:
+        The loss, the rest, and the gradients, None for a weight that has none.
+
+    Raises:
+        InvalidInput: If the segments were chosen for another function.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    with tf.name_scope("rematerialised") as scope:
+        loss, rest = compute()
+    forward = graph.get_operations()[before:]
+    check_names(forward, scope, segments)
+    # What metrics wait for would lie between large tensors all through the backward pass.
+    with tf.control_dependencies(writing(forward)):
+        one = tf.ones_like(loss)
+    outputs = [
+        tensor for tensor in tf.nest.flatten((loss, rest), expand_composites=True) if tf.is_tensor(tensor)
+    ]
+    with tf.name_scope("gradient_tape"):  # as a tape names them, by which a recording knows the backward pass
+        gradients = build_gradients(forward, scope, segments, [(loss, one)], [], weights, outputs)
+    return loss, rest, gradients
+
+
 def run_one_by_one() -> AbstractContextManager[None]:
     """Lets functions that are called inside run one op after the other, and in the same order every time.
 
@@ -75,8 +112,6 @@ def run_one_by_one() -> AbstractContextManager[None]:
     step and ran out in the next. The kernels themselves still use all cores; six steps of a MobileNetV2 took as
     long as with threads. Only on a CPU: this executor takes no graph cut for several devices, as a GPU's is.
     """
-    import tensorflow as tf
-
     if not device_name().startswith("CPU"):
         return nullcontext()
     return tf.experimental.function_executor_type("SINGLE_THREADED_EXECUTOR")
@@ -84,8 +119,6 @@ def run_one_by_one() -> AbstractContextManager[None]:
 
 def _call_forward(model: Any, segments: Segments, x: Any) -> tuple[list[Tensor], Any, Callable[..., Any]]:
     """Calls the model, and returns its outputs and losses, their structure, and the function for gradients."""
-    import tensorflow as tf
-
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
     with tf.name_scope("rematerialised") as scope:
@@ -128,8 +161,6 @@ def build_gradients(
         forward: The forward ops, under the name scope `scope`.
         outputs: All outputs, which cannot be replaced any more.
     """
-    import tensorflow as tf
-
     graph, current = forward[0].graph, tf.compat.v1.get_default_graph()
     first = len(current.get_operations())
     incoming = [gradient for _, gradient in pairs]
@@ -163,14 +194,11 @@ def _list_passed(output: Tensor) -> list[Tensor]:
 
 def _finish_output(output: Tensor, passed: Iterator[Tensor]) -> Tensor:
     """Returns an output made of what was passed on, which is taken from `passed`."""
-    import tensorflow as tf
-
     if logits_of(output) is not None:
         new = next(passed)
         set_logits(new, next(passed))
     elif output.op.type in _LAST_OPS:
-        last = {"Softmax": tf.nn.softmax, "Sigmoid": tf.nn.sigmoid}[output.op.type]
-        new = last(next(passed))
+        new = _LAST_OPS[output.op.type](next(passed))
     else:
         new = next(passed)
     copy_mask(output, new)
@@ -179,8 +207,6 @@ def _finish_output(output: Tensor, passed: Iterator[Tensor]) -> Tensor:
 
 def _is_zero(gradient: Tensor | None) -> bool:
     """Whether nothing comes back to an output: TensorFlow hands zeros over for one that the loss does not read."""
-    import tensorflow as tf
-
     if gradient is None or gradient.op.type == "ZerosLike":
         return True
     return gradient.op.type == "Const" and not tf.get_static_value(gradient).any()

@@ -32,9 +32,7 @@ def count_flops(op: Op) -> float:
     kind = op.type
     if kind.endswith(("BackpropFilter", "BackpropFilterV2")):
         return _count_convolution(op, filters=op.outputs[0], grid=op.inputs[2])
-    if kind.startswith("Conv") and "BackpropInput" in kind:
-        return _count_convolution(op, filters=op.inputs[1], grid=op.inputs[2])
-    if kind.startswith("DepthwiseConv") and "BackpropInput" in kind:
+    if kind.startswith(("Conv", "DepthwiseConv")) and "BackpropInput" in kind:
         return _count_convolution(op, filters=op.inputs[1], grid=op.inputs[2])
     if kind in ("Conv2D", "Conv3D", "DepthwiseConv2dNative"):
         return _count_convolution(op, filters=op.inputs[1], grid=op.outputs[0])

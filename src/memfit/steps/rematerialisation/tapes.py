@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import tensorflow as tf
+
 from memfit.compat.tf_graphs import Op, compiles_with_xla
 from memfit.sizes import Size
 from memfit.steps.rematerialisation.choosing.find import find_in
 from memfit.steps.rematerialisation.choosing.model_trace import read_traces
 from memfit.steps.rematerialisation.model_call import build_gradients
 from memfit.steps.rematerialisation.rewrite.backward import check_known
-from memfit.steps.rematerialisation.segments import Segments
+from memfit.steps.segments import Segments
 
 Differentiate = Callable[[Sequence[Op], Any, Sequence[Any]], list[Any]]
 
@@ -31,8 +33,6 @@ def rematerialised_tapes(segments: Segments) -> Iterator[None]:
     known: set[str] = set()
 
     def differentiate(forward: Sequence[Op], target: Any, weights: Sequence[Any]) -> list[Any]:
-        import tensorflow as tf
-
         names = {op.name for op in forward}
         known.update(names)
         kept = tuple(tensor for tensor in segments.kept if tensor.rpartition(":")[0] in names)
@@ -57,8 +57,6 @@ def find_choices_of_step(step: Callable[[Any], Any], spec: Any, batch_size: int)
         spec: Tensor specs of the batch.
         batch_size: The batch the figures are for.
     """
-    import tensorflow as tf
-
     found: list[tuple[Segments, ...]] = []
 
     def differentiate(forward: Sequence[Op], target: Any, weights: Sequence[Any]) -> list[Any]:
@@ -105,8 +103,6 @@ def _combine(found: Sequence[tuple[Segments, ...]]) -> tuple[Segments, ...]:
 @contextmanager
 def _replaced_tapes(differentiate: Differentiate) -> Iterator[None]:
     """Lets the outermost tapes of the graph that is traced ask for their gradients elsewhere."""
-    import tensorflow as tf
-
     graph = tf.compat.v1.get_default_graph()
     names = ("__enter__", "__exit__", "gradient", "watch", "stop_recording", "reset")
     own = {name: getattr(tf.GradientTape, name) for name in names}
@@ -132,7 +128,8 @@ def _replaced_tapes(differentiate: Differentiate) -> Iterator[None]:
         nonlocal done
         plain = depth or args or kwargs or tf.compat.v1.get_default_graph() is not graph
         weights = [getattr(source, "value", source) for source in tf.nest.flatten(sources)]
-        if plain or not _is_plain_loss(target) or not all(isinstance(w, tf.Variable) for w in weights):
+        plain = plain or not isinstance(target, tf.Tensor) or not target.dtype.is_floating
+        if plain or not all(isinstance(weight, tf.Variable) for weight in weights):
             return own["gradient"](tape, target, sources, *args, **kwargs)
         span = recorded.get(id(tape), [])
         ops = graph.get_operations()
@@ -186,9 +183,3 @@ def _reads_weights(target: Any, before: set[Op], weights: Sequence[Any], graph: 
             else:
                 left.append((tensor.op, tensor.op in before))
     return False
-
-
-def _is_plain_loss(target: Any) -> bool:
-    import tensorflow as tf
-
-    return isinstance(target, tf.Tensor) and target.dtype.is_floating

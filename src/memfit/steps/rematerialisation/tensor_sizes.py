@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from memfit.compat.tf_graphs import Op, Tensor
 
 # Their output is their input's buffer.
@@ -35,9 +37,7 @@ class TensorSizes:
     def bytes(self, tensor: Tensor) -> int:
         """The bytes that an op's output takes; none for what is no activation."""
         if tensor.dtype.size == 0 or tensor.op.type == "ReadVariableOp":
-            return (
-                0  # resources and strings are not activations, and a read variable is the variable's buffer
-            )
+            return 0  # resources and texts are no activations, and a read variable is the variable's buffer
         return round(self._elements[tensor.ref()]) * int(tensor.dtype.size)
 
     def hands_on(self, op: Op) -> bool:
@@ -107,8 +107,6 @@ def _find_like(op: Op) -> Tensor | None:
 
 def _leaves_axes(permutation: Tensor) -> bool:
     """Says whether a permutation of axes, or the one that it is the inverse of, changes nothing."""
-    import tensorflow as tf
-
     if permutation.op.type == "InvertPermutation":
         permutation = permutation.op.inputs[0]
     order = tf.get_static_value(permutation)

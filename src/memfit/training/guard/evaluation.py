@@ -16,10 +16,11 @@ from memfit.steps.share import split_evenly
 from memfit.steps.tracing import CompiledStep
 from memfit.steps.train_step import build_test_body
 from memfit.training.batches import count_samples
+from memfit.training.feeding import Feed
 from memfit.training.guard.events import Journal, OutOfMemory, Shortage, attempt, check_survivable
 from memfit.training.guard.reading import Reader
 from memfit.training.guard.room import Room
-from memfit.training.peers import ALONE, Peers
+from memfit.training.peers import Peers
 
 _HALF = 0.5
 
@@ -78,19 +79,23 @@ class GuardedValidation(_Guarded):
 
     Args:
         size: Samples to evaluate at once, at first; None for whole batches.
+        kept: Where a model's steps are kept.
+        feed: The ways back to the data in this process.
     """
 
     def __init__(
         self,
         model: keras.Model,
         size: int | None,
-        reader: Reader,
         journal: Journal,
-        steps: dict[int | None, CompiledStep],
-        peers: Peers = ALONE,
+        kept: dict[Any, Any],
+        feed: Feed,
+        peers: Peers,
     ) -> None:
         super().__init__(model, size, "validation", journal, divisible=not is_custom(model, "test_step"))
-        self._reader, self._steps, self._peers = reader, steps, peers
+        self._reader, self._peers = Reader("validation", journal, feed), peers
+        self._share = peers.share_of(model, "validation")
+        self._steps = kept.setdefault(("test", model.run_eagerly, model.jit_compile, self._share), {})
 
     def __call__(self, iterator: Any) -> Any:
         """Evaluates as many batches as Keras wants to execute at once; returns the last one's logs."""
@@ -108,18 +113,17 @@ class GuardedValidation(_Guarded):
 
     def _step(self) -> CompiledStep:
         if self._size not in self._steps:
-            share = self._peers.share_of(self._model, "validation")
-            self._steps[self._size] = CompiledStep(
-                self._model, build_test_body(self._model, self._size, share)
-            )
-        return self._steps[self._size]
+            body = build_test_body(self._model, self._size, self._share)
+            self._steps[self._size] = CompiledStep(self._model, body)
+        step: CompiledStep = self._steps[self._size]
+        return step
 
 
 class GuardedPrediction(_Guarded):
     """Stands in for a model's `predict_function`."""
 
     def __init__(
-        self, model: keras.Model, predict: Callable[[Any], Any], journal: Journal, peers: Peers = ALONE
+        self, model: keras.Model, predict: Callable[[Any], Any], journal: Journal, peers: Peers
     ) -> None:
         super().__init__(model, None, "prediction", journal, divisible=True)
         self._predict, self._peers = predict, peers

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -12,7 +12,7 @@ from memfit.budgets.budget import budget
 from memfit.budgets.peaks import device_name
 from memfit.errors import MemfitError
 from memfit.oom.reading import read_error
-from memfit.sizes import Size
+from memfit.sizes import Size, to_plain
 
 log = logging.getLogger("memfit")
 
@@ -42,7 +42,7 @@ class Event:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the event as plain data, sizes in bytes."""
-        return {key: int(value) if isinstance(value, Size) else value for key, value in asdict(self).items()}
+        return to_plain(self)
 
 
 class OutOfMemory(MemfitError, RuntimeError):
@@ -117,9 +117,11 @@ class Journal:
     def __init__(self, events: list[Event] | None = None) -> None:
         self.events = [] if events is None else events
 
-    def note(self, says: str) -> None:
-        """Notes something that is no shortage."""
+    def note(self, says: str, *, warn: bool = False, bug: Exception | None = None) -> None:
+        """Notes something that is no shortage; with `warn` it is a warning, too, with the traceback of a bug."""
         self.events.append(Event(says))
+        if warn:
+            log.warning("%s", says, exc_info=bug)
 
     def ran_out(self, phase: str, batch: int, lack: Shortage, done: str) -> None:
         """Notes that memory ran out, and what is done about it."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import keras
 
@@ -18,7 +17,7 @@ from memfit.steps.recipe import Recipe
 from memfit.steps.train_step import build_body, build_test_body
 from memfit.training.feeding import Feed
 from memfit.training.guard.evaluation import GuardedPrediction, GuardedValidation
-from memfit.training.guard.events import Journal, log
+from memfit.training.guard.events import Journal
 from memfit.training.guard.reading import Reader
 from memfit.training.guard.strategies import explain_strategy
 from memfit.training.guard.tightening import Tightening
@@ -33,32 +32,27 @@ def guarded_training(
     plan: Plan | None,
     allow: Fidelity,
     journal: Journal,
-    feed: Feed | None = None,
-    validation_feed: Feed | None = None,
+    feeds: tuple[Feed, Feed] = (Feed(), Feed()),
     host: HostArrays | None = None,
-    after_batch: Callable[[int], None] | None = None,
+    after_batch: Callable[[int], None] = lambda batch: None,
     peers: Peers = ALONE,
 ) -> Iterator[None]:
     """Lets a model train and validate under guard, with the steps of a plan.
 
     Args:
         plan: The plan to begin with; None for stock Keras's step.
-        feed: The training data, where it may be opened again in this process.
-        validation_feed: The same for the validation data.
+        feeds: The ways back to the training data and to the validation data in this process.
         host: What training steps read their samples from; None where the data gives whole batches.
         after_batch: What to call with the number of each batch that was trained.
         peers: The other processes that train the model.
     """
     recipe = Recipe() if plan is None else plan.recipe
     size = None if is_custom(model, "test_step") else recipe.validation_batch
-    reason = why_not(model)
-    if reason is not None:
-        journal.note(f"Trained without the guard, because {reason}.")
+    if has_strategy(model):
+        journal.note("Trained without the guard, because a distribution strategy runs its steps.")
         train = None if recipe.is_stock else build_body(model, recipe)
         test = None if size is None else build_test_body(model, size)
-        for remark in explain_strategy(model):
-            journal.note(remark)
-            log.warning("%s", remark)
+        journal.note(explain_strategy(model), warn=True)
         with mended(), installed(model, train_step=train, test_step=test):
             yield
         return
@@ -68,16 +62,16 @@ def guarded_training(
         model,
         Ways(replace(recipe, validation_batch=None), None if plan is None else plan.ordinary),
         Tightening(model, allow),
-        Reader("training", journal, feed),
         journal,
         steps.setdefault(
             ("train", model.run_eagerly, model.jit_compile, host, peers.share_of(model, "training")), {}
         ),
-        host,
-        after_batch,
-        peers,
+        reader=Reader("training", journal, feeds[0]),
+        host=host,
+        after_batch=after_batch,
+        peers=peers,
     )
-    validation = _validation(model, size, journal, steps, validation_feed, peers)
+    validation = GuardedValidation(model, size, journal, steps, feeds[1], peers)
     try:
         with replaced(model, train_function=training, test_function=validation):
             yield
@@ -87,7 +81,7 @@ def guarded_training(
 
 @contextmanager
 def guarded_evaluation(
-    model: keras.Model, size: int | None, journal: Journal, peers: Peers = ALONE
+    model: keras.Model, size: int | None, journal: Journal, peers: Peers
 ) -> Iterator[None]:
     """Lets a model evaluate under guard, at first `size` samples at a time.
 
@@ -95,19 +89,20 @@ def guarded_evaluation(
     """
     if is_custom(model, "test_step") or model.run_eagerly:
         peers = ALONE
-    if why_not(model) is not None:
+    if has_strategy(model):
         with mended(), installed(model, test_step=None if size is None else build_test_body(model, size)):
             yield
         return
-    validation = _validation(model, size, journal, keras_training.kept_steps(model), None, peers)
+    kept = keras_training.kept_steps(model)
+    validation = GuardedValidation(model, size, journal, kept, Feed(), peers)
     with replaced(model, test_function=validation):
         yield
 
 
 @contextmanager
-def guarded_prediction(model: keras.Model, journal: Journal, peers: Peers = ALONE) -> Iterator[None]:
+def guarded_prediction(model: keras.Model, journal: Journal, peers: Peers) -> Iterator[None]:
     """Lets a model predict under guard."""
-    if why_not(model) is not None:
+    if has_strategy(model):
         with mended():
             yield
         return
@@ -115,24 +110,3 @@ def guarded_prediction(model: keras.Model, journal: Journal, peers: Peers = ALON
     prediction = GuardedPrediction(model, model.predict_function, journal, peers)
     with replaced(model, predict_function=prediction):
         yield
-
-
-def why_not(model: keras.Model) -> str | None:
-    """Says why a model's steps cannot be guarded, or None where they can."""
-    if has_strategy(model):
-        return "a distribution strategy runs its steps"
-    return None
-
-
-def _validation(
-    model: keras.Model,
-    size: int | None,
-    journal: Journal,
-    kept: dict[Any, Any],
-    feed: Feed | None,
-    peers: Peers,
-) -> GuardedValidation:
-    steps = kept.setdefault(
-        ("test", model.run_eagerly, model.jit_compile, peers.share_of(model, "validation")), {}
-    )
-    return GuardedValidation(model, size, Reader("validation", journal, feed), journal, steps, peers)

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from memfit.errors import InvalidInput
-from memfit.training.feeding import Feed, feed
+from memfit.training.feeding import Feed, feed, feed_of
 from memfit.training.guard.events import Journal, OutOfMemory, shortage
 from memfit.training.running import current_runner
 
@@ -21,10 +21,10 @@ class Reader:
 
     Args:
         phase: What the batches are for, "training" or "validation".
-        feed: The data, where it may be opened again in this process; None where it may not.
+        feed: The ways back to its data in this process; none unless told.
     """
 
-    def __init__(self, phase: str, journal: Journal, feed: Feed | None = None) -> None:
+    def __init__(self, phase: str, journal: Journal, feed: Feed = Feed()) -> None:  # noqa: B008 (frozen)
         self._phase, self._journal, self._feed = phase, journal, feed
         self._given: Any = None  # what Keras gives, kept so that no other iterator gets its identity
         self._iterator: Any = None
@@ -58,9 +58,8 @@ class Reader:
             gc.collect()
             place = f"batch {self._batch + 1} of the {self._phase} data"
             try:
-                if not left or self._feed is None:
-                    raise InvalidInput("This data is not opened again")
-                self._iterator = self._feed.reopen(self._epoch, self._batch)
+                feed = self._feed if left else Feed()
+                self._iterator = feed.reopen(self._epoch, self._batch)
             except InvalidInput:
                 self._journal.ran_out("data", self._batch + 1, lack, f"Could not read {place}")
                 raise OutOfMemory(
@@ -94,19 +93,18 @@ class Reader:
         return logs
 
 
-def reopenable(arguments: Mapping[str, Any]) -> tuple[Feed | None, Feed | None]:
+def reopenable(arguments: Mapping[str, Any]) -> tuple[Feed, Feed]:
     """The training and the validation data of a call of `fit`, as far as they may be opened again.
 
     Not where a new process is started at the lost batch, and not where Keras reads on in one
     iterator over several epochs.
     """
+    train = validation = Feed()
     if current_runner().restarts:
-        return None, None
+        return train, validation
     fit = arguments
-    train = validation = None
     if fit["steps_per_epoch"] is None and not isinstance(fit["x"], keras.utils.PyDataset):
-        names = ("batch_size", "shuffle", "class_weight", "validation_split")
-        train = feed(fit["x"], fit["y"], fit["sample_weight"], **{name: fit[name] for name in names})
+        train = feed_of(fit)
     if fit["validation_data"] is not None and fit["validation_steps"] is None:
         parts = keras.utils.unpack_x_y_sample_weight(fit["validation_data"])
         if not isinstance(parts[0], keras.utils.PyDataset):

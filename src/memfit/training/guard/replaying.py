@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from memfit.data.shapes import BatchShape
 from memfit.steps.recipe import Recipe
@@ -17,39 +17,14 @@ _REPEATS = 3
 _QUIET = 100
 
 
-class Step(Protocol):
-    """What is replayed: a step whose computing can be undone.
-
-    Attributes:
-        meets_others: Whether other processes wait for this one within the step, which they cannot begin again.
-    """
-
-    meets_others: bool
-
-    @property
-    def computing_has_updated(self) -> bool:
-        """Whether a `compute` that failed may have begun to change weights or optimizer."""
-
-    def note(self) -> None:
-        """Notes what `undo` puts back."""
-
-    def compute(self, data: Any, spec: Any) -> Any:
-        """Computes a batch."""
-
-    def undo(self) -> None:
-        """Puts back what `compute` changed."""
-
-    def abandon(self) -> None:
-        """Frees what a step that was not finished has left."""
-
-
 class Replaying:
     """Computes batches, each again in a tighter way where it ran out of memory.
+
+    A step that is replayed can `note` what `undo` puts back, `compute` a batch, and `abandon` what is unfinished.
 
     Args:
         owner: What is trained, a model or a loss function.
         ways: How to compute batches at first, by their shapes.
-        build: Builds the step of a recipe.
         steps: Where steps that were built are kept.
     """
 
@@ -57,17 +32,19 @@ class Replaying:
         self,
         owner: Any,
         ways: Ways,
-        build: Callable[[Recipe], Any],
         tightening: Tightening,
         journal: Journal,
         steps: dict[Recipe, Any],
     ) -> None:
-        self._owner, self._build, self._tightening, self._journal = owner, build, tightening, journal
-        self._steps = steps
+        self.owner, self._tightening, self._journal, self._steps = owner, tightening, journal, steps
         self._ways, self._way = ways, ways.all[-1]
         self._shape: BatchShape = ()
         self._room = Room()
         self.batch = 0
+
+    def _build(self, recipe: Recipe) -> Any:
+        """Builds the step of a recipe."""
+        raise NotImplementedError
 
     @property
     def recipe(self) -> Recipe:
@@ -109,10 +86,10 @@ class Replaying:
             if lack is None:
                 return result
             if step.computing_has_updated:
-                raise self.half_updated(
+                raise self.fail_half_updated(
                     lack, "a step that updates weights while it computes cannot be continued half-way"
                 )
-            check_survivable(self._owner, lack)
+            check_survivable(self.owner, lack)
             step.undo()
             if step.meets_others:
                 raise self._others_wait(lack)
@@ -138,11 +115,11 @@ class Replaying:
             if recipe.micro_batch is not None:
                 self._steps.pop(recipe)
 
-    def no_room(self, lack: Shortage, need: int | None = None) -> OutOfMemory:
+    def fail_without_room(self, lack: Shortage, need: int | None = None) -> OutOfMemory:
         """Builds the error of a step that nothing can make fit."""
         return OutOfMemory(self._tightening.say_what_would_help(self.recipe, str(lack), need, free()))
 
-    def half_updated(self, lack: Shortage, reason: str) -> OutOfMemory:
+    def fail_half_updated(self, lack: Shortage, reason: str) -> OutOfMemory:
         """Builds the error of an update that was cut off for good."""
         self.note(lack, f"The update had begun and cannot be finished: {reason}")
         return OutOfMemory(
@@ -194,7 +171,7 @@ class Replaying:
                 )
                 return repeated + 1
             self.note(lack, "Rolled back; nothing that needs less memory is left or allowed")
-            raise self.no_room(lack, need)
+            raise self.fail_without_room(lack, need)
         before = way.recipe
         way.faster.append(before)
         way.recipe, remark = tighter

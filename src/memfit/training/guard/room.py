@@ -17,21 +17,25 @@ class Room:
     """
 
     def __init__(self) -> None:
-        self._device = device_name()
         self.need: dict[Hashable, Size] = {}
 
     def measure(self, recipe: Hashable, run: Callable[[], Any]) -> Any:
         """Runs a step and returns its result, measuring it if it is the first one with this recipe."""
         if recipe in self.need:
             return run()
-        with PeakMeter(self._device) as meter:
-            count = read_count(self._device)
-            before = 0 if count is None else count.current
-            result = run()
-        self.need[recipe] = Size(max(meter.peak - before, 0))
+        result, self.need[recipe] = measure_need(run)
         return result
 
     def there_is(self, recipe: Hashable) -> bool:
         """Whether what is free now would be enough for a step that has found room before."""
         left = free()
         return left is not None and recipe in self.need and self.need[recipe] <= left
+
+
+def measure_need(run: Callable[[], Any]) -> tuple[Any, Size]:
+    """Runs something; returns its result, and what it took beside what was there: 0 where that is not counted."""
+    device = device_name()
+    with PeakMeter(device) as meter:
+        count = read_count(device)
+        result = run()
+    return result, Size(0 if count is None else max(meter.peak - count.current, 0))

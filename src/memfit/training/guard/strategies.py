@@ -14,12 +14,10 @@ _INSTEAD = (
 )
 
 
-def explain_strategy(model: keras.Model) -> list[str]:
-    """Says, in one sentence, what the strategy that runs a model's steps makes of its results."""
-    if not model.compiled:
-        return []
+def explain_strategy(model: keras.Model) -> str:
+    """Says, in one sentence, what the strategy that runs a compiled model's steps makes of its results."""
     found = _find_differences(model)
-    return [f"Under a distribution strategy Keras computes this differently: {'; '.join(found)}. {_INSTEAD}"]
+    return f"Under a distribution strategy Keras computes this differently: {'; '.join(found)}. {_INSTEAD}"
 
 
 def explain_distribution() -> str | None:

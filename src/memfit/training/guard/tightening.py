@@ -45,7 +45,7 @@ class Tightening:
                 continue
             tighter = lever.tighten(job, recipe, samples, share)
             if tighter is not None:
-                remark = f" ({fidelity}, {NOT_EXACT}: {lever.explain(job, samples)})"
+                remark = f" ({fidelity}, {NOT_EXACT}: {lever.explain(job)})"
                 return tighter, "" if fidelity == Fidelity.EXACT else remark
         return None
 
@@ -64,7 +64,7 @@ class Tightening:
             if fidelity <= self._allow or lever.why_not(job) is not None:
                 continue
             if lever.tighten(job, recipe, samples, _BLINDLY) is not None:
-                why = lever.explain(job, samples)
+                why = lever.explain(job)
                 parts.append(f'With allow="{fidelity}" it could continue with {lever.name} ({why}).')
         parts.append("Free memory held by other programs or tensors, or allow more.")
         return " ".join(parts)

@@ -85,25 +85,13 @@ class Holding:
         return _MEASURES[self.kind](thing)
 
 
-def _ops_of(graph: Any) -> int:
-    return int(graph.version)
-
-
-def _traces_of(function: Any) -> int:
-    return int(function.experimental_get_tracing_count())
-
-
-def _entries_of(cache: Any) -> int:
-    return int(cache.cache_info().currsize)
-
-
 _MEASURES: dict[str, Callable[[Any], int]] = {
     "container": len,
     "library": len,
     "array": size_of,
-    "cache": _entries_of,
-    "traced function": _traces_of,
-    "graph": _ops_of,
+    "cache": lambda cache: int(cache.cache_info().currsize),
+    "traced function": lambda function: int(function.experimental_get_tracing_count()),
+    "graph": lambda graph: int(graph.version),
 }
 
 

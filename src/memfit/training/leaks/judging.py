@@ -41,10 +41,6 @@ class Track:
     lines: Counter[str] = field(default_factory=Counter)
     written: tuple[str, ...] = ()
 
-    def weigh(self, item: int, opaque: bool) -> None:
-        """Takes what an item weighs."""
-        self.item, self.opaque = item, opaque
-
     def bytes_grown(self) -> float:
         """Bytes that it has grown by, as far as Python sees them."""
         grown = self.sizes.sizes[-1] - self.sizes.sizes[0]

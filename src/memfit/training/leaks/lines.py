@@ -3,17 +3,23 @@
 Only the thread that is watched can be traced, and it has to begin that itself: Python's pending calls let it, at
 the next moment between two instructions. Functions of libraries cost one event when they are called, and are left
 alone. But all of Python is slower meanwhile: the time is taken, and the tracing ends when it has cost what it may.
+
+For what grows in a thread that cannot be traced, the user's code is read: where it adds to a holder.
 """
 
+import ast
 import ctypes
+import functools
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from types import FrameType
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
+from memfit.training.leaks.holders import Holding
 from memfit.training.leaks.user_code import Traced, is_users, place, users_frame
 
 # What a traced thread loses of its processor time: assumed, not measured (Python at a quarter of its speed).
@@ -22,6 +28,7 @@ LOST = 0.75
 _EVENTS_BETWEEN = 16
 # A line that was seen to add something this often is the line.
 _ENOUGH = 3
+_ADDING = {"append", "appendleft", "extend", "add", "insert", "update", "setdefault", "put"}
 
 _Pending = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _asked: set["LineTrace"] = set()  # kept until the main thread has begun: Python has only their address
@@ -123,3 +130,59 @@ class LineTrace:
             self._sizes.clear()
             self.ended = True
             Traced.count -= 1
+
+
+def find_adding_lines(holding: Holding) -> list[str]:
+    """Returns the lines, as `file:line`, that add to what a holding's name refers to; none where it has no name."""
+    name = holding.name
+    file = _file_of(holding)
+    if not name or holding.kind != "container" or file is None or not is_users(file):
+        return []
+    inside = _lines_of(holding.parent) if isinstance(holding.parent, CodeType) else None
+    return [f"{file}:{line}" for line in _lines(file, name) if inside is None or line in inside]
+
+
+def _lines_of(code: CodeType) -> range:
+    """The lines of a function, those it defines inside included: the same name elsewhere is another."""
+    parts = [code, *(part for part in code.co_consts if isinstance(part, CodeType))]
+    return range(code.co_firstlineno, 1 + max(line or 0 for part in parts for _, _, line in part.co_lines()))
+
+
+def _file_of(holding: Holding) -> str | None:
+    """The file in which the holder's name is used: a function's, or that of an object's class."""
+    parent = holding.parent
+    if isinstance(parent, CodeType):
+        return parent.co_filename
+    if isinstance(parent, dict):
+        file = parent.get("__file__")
+    else:
+        file = getattr(sys.modules.get(type(parent).__module__), "__file__", None)
+    return file if isinstance(file, str) else None
+
+
+@functools.lru_cache(maxsize=100)
+def _lines(file: str, name: str) -> list[int]:
+    try:
+        tree = ast.parse(Path(file).read_text())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    return sorted(set(_adding(tree, name)))
+
+
+def _adding(tree: ast.AST, name: str) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in _ADDING and _is_called(node.func.value, name):
+                yield node.lineno
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Subscript) and _is_called(target.value, name):
+                    yield node.lineno
+        elif isinstance(node, ast.AugAssign) and _is_called(node.target, name):
+            yield node.lineno
+
+
+def _is_called(node: ast.AST, name: str) -> bool:
+    return (isinstance(node, ast.Name) and node.id == name) or (
+        isinstance(node, ast.Attribute) and node.attr == name
+    )

@@ -2,14 +2,12 @@
 
 import logging
 import weakref
-from types import TracebackType
 from typing import Any, Self
 
 import keras
 
 from memfit.training.leaks.leak import Leaks
-from memfit.training.leaks.session import begin, end
-from memfit.training.leaks.watcher import Watcher
+from memfit.training.leaks.watcher import Watcher, begin, end
 
 _log = logging.getLogger("memfit")
 
@@ -55,9 +53,7 @@ class watch(keras.callbacks.Callback):  # noqa: N801 (used as a function: `with 
         weakref.finalize(self, end, self._watcher)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if self._watcher is not None:
             watcher, self._watcher = self._watcher, None
             self._leaks = end(watcher)

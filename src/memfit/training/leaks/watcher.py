@@ -11,12 +11,12 @@ import psutil
 
 from memfit.budgets.budget import read_count
 from memfit.compat.tf_runtime import is_initialised
-from memfit.training.leaks.adding_lines import find_adding_lines
+from memfit.errors import InvalidInput
 from memfit.training.leaks.holders import Holding, find_holdings
 from memfit.training.leaks.judging import Track, is_growing, judge
 from memfit.training.leaks.law import Series
 from memfit.training.leaks.leak import Leaks
-from memfit.training.leaks.lines import LOST, LineTrace
+from memfit.training.leaks.lines import LOST, LineTrace, find_adding_lines
 from memfit.training.leaks.user_code import Traced, line_that_traces
 from memfit.training.leaks.weighing import weigh_items
 
@@ -163,7 +163,7 @@ class Watcher:
                 track.grew += 1
                 # Weighing takes milliseconds: ever less often.
                 if holding.kind in ("container", "cache") and track.grew in _WEIGHED:
-                    track.weigh(*weigh_items(holding.items()))
+                    track.item, track.opaque = weigh_items(holding.items())
             track.sizes.add(now, holding.size)
             if len(growing) < _MOST_GLANCED_AT and holding.size > track.sizes.sizes[0]:
                 growing[holding.key] = holding
@@ -218,3 +218,32 @@ class Watcher:
             for known, seen in zip(lines, trace.blamed, strict=True):
                 known.update(seen)
             self._trace = None
+
+
+_lock = threading.Lock()
+_running: list[Watcher] = []  # at most one
+
+
+def begin() -> Watcher:
+    """Begins to watch this process.
+
+    Raises:
+        InvalidInput: If it is watched already.
+    """
+    with _lock:
+        if _running:
+            raise InvalidInput(
+                "A watch cannot run inside another one: both would watch the same memory",
+                remedy="Watch only the outer loop, and not in a script that runs under `memfit run --watch`",
+            )
+        _running.append(Watcher())
+        return _running[0]
+
+
+def end(watcher: Watcher) -> Leaks:
+    """Ends a watch and returns what leaks; nothing where it has ended before."""
+    with _lock:
+        if watcher not in _running:
+            return Leaks()
+        _running.remove(watcher)
+    return watcher.stop()

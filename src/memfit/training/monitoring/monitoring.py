@@ -192,7 +192,13 @@ class MemoryMonitor(keras.callbacks.ProgbarLogger):
 
 def find_record(callbacks: Any) -> MemoryRecord | None:
     """Returns the record of the first monitor among the callbacks of a `fit`; None where there is none."""
+    monitors = (each for each in list_callbacks(callbacks) if isinstance(each, MemoryMonitor))
+    return next((monitor.record for monitor in monitors), None)
+
+
+def list_callbacks(callbacks: Any) -> list[Any]:
+    """Returns the callbacks that `fit` was given, in any of the forms that Keras takes, as a list."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks = callbacks.callbacks
-    each = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
-    return next((callback.record for callback in each if isinstance(callback, MemoryMonitor)), None)
+    listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    return [callback for callback in listed if callback is not None]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memfit.showing import Shown
-from memfit.sizes import Size
+from memfit.sizes import Size, to_plain
 from memfit.tables import table
 from memfit.training.monitoring.growth import Growth
 
@@ -72,12 +72,4 @@ class MemoryRecord(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as plain data, sizes in bytes."""
-        return {
-            "device": self.device,
-            "phases": [_plain(vars(phase)) for phase in self.phases],
-            "growths": [{**_plain(vars(growth)), "what": list(growth.what)} for growth in self.growths],
-        }
-
-
-def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: int(value) if isinstance(value, Size) else value for name, value in fields.items()}
+        return to_plain(self)

@@ -2,6 +2,8 @@
 
 import threading
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import psutil
 
@@ -21,17 +23,14 @@ class Sampler:
         host_peak: The highest of it.
         device_now: Bytes of live tensors on the device.
         device_peak: TensorFlow's own peak, which misses nothing between two looks.
+        stop: Ends the looking.
     """
 
     def __init__(self, device: str) -> None:
         self.device = device
         self._process = psutil.Process()
-        self._stop = threading.Event()
         self.restart()
-        thread = threading.Thread(target=_run, args=(weakref.ref(self), self._stop), daemon=True)
-        thread.start()
-        # A fit that fails never says that it ended: the thread ends with the sampler.
-        self._end = weakref.finalize(self, self._stop.set)
+        self.stop = look_regularly(self)
 
     def restart(self) -> None:
         """Forgets the peaks; TensorFlow's counter is the caller's to reset."""
@@ -47,15 +46,21 @@ class Sampler:
         self.host = Size(self._process.memory_info().rss)
         self.host_peak = max(self.host_peak, self.host)
 
-    def stop(self) -> None:
-        """Ends the thread."""
-        self._end()
 
+def look_regularly(looker: Any) -> Callable[[], Any]:
+    """Lets a thread call `looker.look()` ten times a second; returns what ends that.
 
-def _run(reference: "weakref.ref[Sampler]", stop: threading.Event) -> None:
-    while not stop.wait(_SECONDS):
-        sampler = reference()
-        if sampler is None:
-            return
-        sampler.look()
-        del sampler
+    A fit that fails never says that it ended: the thread ends with the looker, at the latest.
+    """
+    stop, reference = threading.Event(), weakref.ref(looker)
+
+    def run() -> None:
+        while not stop.wait(_SECONDS):
+            there = reference()
+            if there is None:
+                return
+            there.look()
+            del there
+
+    threading.Thread(target=run, daemon=True).start()
+    return weakref.finalize(looker, stop.set)

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -179,15 +179,7 @@ def _side_of_run(record: RunRecord) -> Side:
         facts["memory"] = str(record.memory)
     if record.step_seconds is not None:
         facts["measured time of a step"] = f"{1000 * record.step_seconds:.1f} ms"
-    return Side(
-        f"run {record.id}",
-        planned.predicted,
-        record.device_peak,
-        planned.kinds,
-        planned.layers,
-        planned.levers,
-        facts,
-    )
+    return replace(planned, name=f"run {record.id}", measured=record.device_peak, facts=facts)
 
 
 def _side_of_plan(name: str, plan: Plan) -> Side:

@@ -5,7 +5,6 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,7 +22,7 @@ def records_folder() -> Path | None:
     own = os.environ.get("MEMFIT_RUNS", "")
     if own == "0":
         return None
-    return Path(own) if own else cache_folder() / "runs"
+    return cache_folder() / "runs" if own in ("", "1") else Path(own)
 
 
 def file_name(begun: float, identity: str) -> str:
@@ -87,7 +86,12 @@ def runs() -> list[RunRecord]:
 
 def read_records(folder: Path | None = None) -> list[tuple[Path, RunRecord]]:
     """Returns the files and records in a folder, the user's unless told, the newest first."""
-    return sorted(_read(folder), key=lambda each: -each[1].begun)  # names of files tell whole seconds
+    folder = records_folder() if folder is None else folder
+    found = []
+    for path in [] if folder is None else _files(folder):
+        with contextlib.suppress(InvalidInput, OSError):  # of another version of memfit, or being removed
+            found.append((path, _read_version(path, path.stat().st_mtime_ns)))
+    return sorted(found, key=lambda each: -each[1].begun)  # names of files tell whole seconds
 
 
 def find_record(name: str, folder: Path | None = None) -> tuple[Path, RunRecord]:
@@ -115,13 +119,6 @@ def find_record(name: str, folder: Path | None = None) -> tuple[Path, RunRecord]
             remedy="List them with: memfit runs",
         )
     return matches[0]
-
-
-def _read(folder: Path | None) -> Iterator[tuple[Path, RunRecord]]:
-    folder = records_folder() if folder is None else folder
-    for path in [] if folder is None else _files(folder):
-        with contextlib.suppress(InvalidInput, OSError):  # of another version of memfit, or being removed
-            yield path, _read_version(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(MOST_RECORDS)

@@ -1,6 +1,5 @@
 """The host memory that a process is predicted to take: what it has already, and what the training adds."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import tensorflow as tf
 from memfit.data.linting.holding import held_by
 from memfit.estimation.waiting import Waiting, held_bytes
 from memfit.planning.plan import Plan
+from memfit.training.beside import count_bytes
 
 BEFORE, STEP, DATA, COPY = (
     "the process when the training began (measured)",
@@ -38,7 +38,8 @@ def predict_host(
     on_cpu = device.startswith("CPU")
     if on_cpu and plan is None:
         return {}
-    kept = _count_bytes(model)
+    variables = [*model.variables, *getattr(model.optimizer, "variables", ())]
+    kept = count_bytes({id(variable): variable for variable in variables}.values())
     parts = {BEFORE: int(psutil.Process().memory_info().rss)}
     if on_cpu and plan is not None:
         # Weights are there already; what waits beside a step is part of the plan.
@@ -49,16 +50,6 @@ def predict_host(
     parts[DATA] = data
     parts[COPY] = kept if checkpoints else 0
     return {name: size for name, size in parts.items() if size}
-
-
-def _count_bytes(model: keras.Model) -> int:
-    variables = [*model.variables, *getattr(model.optimizer, "variables", ())]
-    sizes = {id(variable): _size(variable) for variable in variables}
-    return sum(sizes.values())
-
-
-def _size(variable: Any) -> int:
-    return math.prod(variable.shape) * int(tf.as_dtype(variable.dtype).size)
 
 
 def _count_data(arguments: Mapping[str, Any], plan: Plan | None, *, on_cpu: bool) -> int | None:

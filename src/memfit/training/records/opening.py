@@ -85,13 +85,42 @@ def open_record(
         allow: The farthest that a plan may go.
         planning_seconds: How long the plan took to make.
     """
+    record = new_record(
+        place,
+        memory,
+        model=str(model.name),
+        facts=_describe(model, arguments),
+        batch_size=_batch_size(plan, arguments),
+        host_parts=_predict_host(place, model, arguments, plan),
+        allow=allow,
+        plan=plan,
+        planning_seconds=None if planning_seconds is None else round(planning_seconds, 2),
+        findings=_lint(arguments),
+    )
+    if plan is not None:
+        record = replace(record, memory=plan.memory)
+    earlier = _earlier(place)
+    if earlier is None:
+        return record
+    kept = ("begun", "restarts", "marks", "series", "device_peak", "host_peak", "first_step_seconds", "steps")
+    return replace(record, outcome=RUNNING, **{name: getattr(earlier, name) for name in kept})
+
+
+def new_record(place: Place, memory: int | str | None, **known: Any) -> RunRecord:
+    """Returns the record of something that trains from now on, with where it runs.
+
+    Args:
+        memory: What was asked for; None for what is free.
+        **known: Further fields.
+    """
     now, there = time.time(), budget()
-    available = there.device
-    size = plan.memory if plan is not None else (available.free if memory is None else None)
-    with contextlib.suppress(InvalidInput):
-        size = Size(memory, of=available.total) if size is None and memory is not None else size
-    source = "asked for" if memory is not None else f"free on {available.name} ({available.source})"
-    record = RunRecord(
+    size, source = None, "asked for"
+    if memory is None:
+        size, source = there.device.free, f"free on {there.device.name} ({there.device.source})"
+    else:
+        with contextlib.suppress(InvalidInput):
+            size = Size(memory, of=there.device.total)
+    return RunRecord(
         id=place.id,
         begun=now,
         updated=now,
@@ -102,24 +131,12 @@ def open_record(
         versions=read_versions(),
         environment=environment_variables(),
         machine=machine_facts(),
-        model=str(model.name),
-        facts=_describe(model, arguments),
-        batch_size=_batch_size(plan, arguments),
         memory=size,
         memory_source=source,
         host_memory=there.host.total,
-        host_parts=_predict_host(place, model, arguments, plan),
-        allow=allow,
-        plan=plan,
         device=device_name(),
-        planning_seconds=None if planning_seconds is None else round(planning_seconds, 2),
-        findings=_lint(arguments),
+        **known,
     )
-    earlier = _earlier(place)
-    if earlier is None:
-        return record
-    kept = ("begun", "restarts", "marks", "series", "device_peak", "host_peak", "first_step_seconds", "steps")
-    return replace(record, outcome=RUNNING, **{name: getattr(earlier, name) for name in kept})
 
 
 def _predict_host(

@@ -5,21 +5,23 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import keras
 import psutil
 
 from memfit.budgets.peaks import PeakMeter
 from memfit.sizes import Size
+from memfit.training.monitoring.growth import find_steady_growth
+from memfit.training.monitoring.sampling import look_regularly
 from memfit.training.records.files import remove_oldest, write_record
 from memfit.training.records.record import RUNNING, Mark, RunRecord
 from memfit.training.records.series import SeriesBuilder, shortened, thin_out
 
 _LOG = logging.getLogger("memfit")
-_LOOK_SECONDS = 0.1  # as the monitor's: often enough for batches of some seconds, tens of microseconds a look
 # The file is written anew after 2 s at least, and only when that has cost less than 0.1% of the time since.
 _WRITE_SECONDS = 2.0
 _WRITE_SHARE = 0.001
@@ -27,8 +29,10 @@ _WRITE_SHARE = 0.001
 _current: "weakref.ref[Recorder] | None" = None
 
 
-class Recorder:
+class Recorder(keras.callbacks.Callback):
     """Keeps the record of one training; nothing that goes wrong here reaches the training.
+
+    As a callback it hears of epochs, validations and batches; a batch costs it a microsecond.
 
     Args:
         record: What is known before the training begins, or the record of an earlier process of the run.
@@ -36,8 +40,12 @@ class Recorder:
         events: The list that the guard appends to; each becomes a mark at the moment it is seen.
     """
 
+    # It may run beside the next step instead of holding it up.
+    async_safe = True
+
     def __init__(self, record: RunRecord, folder: Path, events: Sequence[Any] = ()) -> None:
         global _current
+        super().__init__()
         self._record, self._folder, self._events = record, folder, events
         self._seen_events = 0
         self._marks = list(record.marks)
@@ -45,13 +53,19 @@ class Recorder:
         self._meter = PeakMeter(record.device)
         self._process = psutil.Process()
         self._lock = threading.RLock()
-        self._stop = threading.Event()
+        self._stop: Callable[[], Any] = lambda: None
         self._bucket_begun = self._written = time.monotonic()
         self._bucket_host = self._bucket_device = 0
         self._cost = 0.0
         self._failed = False
         self._position: tuple[int | None, int] = (record.epoch, record.batch)
-        self._steps = self._steps_before = record.steps
+        self._steps = record.steps
+        self._batch: int | None = None  # of the epoch; None where it was joined in its middle
+        self._epoch: int | None = None
+        self._epoch_begun = self._test_begun = time.perf_counter()
+        self._first_ended: tuple[float, int] | None = None
+        self._at_epoch_ends: list[int] = []
+        self._leaks = False
         self._timed_seconds, self._timed_steps = 0.0, 0
         self._first_step: float | None = record.first_step_seconds
         self.path: Path | None = None
@@ -81,13 +95,13 @@ class Recorder:
             self._write()
             self._cost = 0.0  # the first one imports modules, and says nothing of the next
             remove_oldest(self._folder)
-            threading.Thread(target=_run, args=(weakref.ref(self), self._stop), daemon=True).start()
+            self._stop = look_regularly(self)
 
     def end(self, outcome: str, says: str) -> None:
         """Stops looking and writes how it ended."""
         global _current
         _current = None
-        self._stop.set()
+        self._stop()
         with contextlib.suppress(Exception), self._lock:
             self._look()
             self._close_bucket()
@@ -106,37 +120,76 @@ class Recorder:
             mark = Mark(round(seconds, 2), kind, says, epoch, batch, rounded)
             self._marks = thin_out([*self._marks, shortened(mark)])
 
-    def note_steps(self, steps: int) -> None:
-        """Notes how many batches an epoch has, as Keras found out."""
-        with self._lock:
-            self._record = replace(self._record, facts={**self._record.facts, "steps_per_epoch": steps})
+    # What Keras calls.
 
-    def note_position(self, epoch: int | None, batch: int, trained: int) -> None:
-        """Notes where the training is.
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Notes the batches of an epoch, where Keras knows them by now."""
+        if steps := (self.params or {}).get("steps"):
+            with self._lock:
+                facts = {**self._record.facts, "steps_per_epoch": int(steps)}
+                self._record = replace(self._record, facts=facts)
 
-        Args:
-            epoch: The epoch, counted from 0.
-            batch: Batches of it that were trained.
-            trained: Batches that this process has trained in all.
-        """
-        self._position = (epoch, batch)
-        self._steps = self._steps_before + trained
-        if self._first_step is None and trained:
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Notes the epoch."""
+        self._epoch, self._batch, self._epoch_begun = epoch, 0, time.perf_counter()
+        self._position = (epoch, 0)
+        self._begin_phase()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Counts the batch."""
+        self._steps += batch + 1 - (batch if self._batch is None else self._batch)
+        self._batch = batch + 1
+        self._position = (self._epoch, self._batch)
+        if self._first_step is None:
             self._first_step = time.time() - self._record.begun
+        if self._first_ended is None:
+            self._first_ended = time.perf_counter(), self._batch
 
-    def note_step_time(self, seconds: float, steps: int) -> None:
-        """Adds the time of some batches in a row, without the first of an epoch."""
-        with self._lock:
-            self._timed_seconds += seconds
-            self._timed_steps += steps
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Notes that a validation begins."""
+        self._stop_clock()
+        self._test_begun = time.perf_counter()
+        self._begin_phase()
 
-    def begin_phase(self) -> None:
+    def on_test_end(self, logs: Any = None) -> None:
+        """Marks the validation."""
+        self.mark("validation", lasted=time.perf_counter() - self._test_begun)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Marks the epoch, and looks for a leak."""
+        self._stop_clock()
+        self._epoch = epoch
+        self._position = (epoch, self._batch or 0)
+        self.mark("epoch", lasted=time.perf_counter() - self._epoch_begun)
+        self._look_for_leak()
+
+    def _stop_clock(self) -> None:
+        """Ends the time of the epoch's batches but for the first; validation is not part of it."""
+        if self._first_ended is None or self._batch is None:
+            return
+        begun, first = self._first_ended
+        if self._batch > first:
+            with self._lock:
+                self._timed_seconds += time.perf_counter() - begun
+                self._timed_steps += self._batch - first
+        self._first_ended = None
+
+    def _look_for_leak(self) -> None:
+        self._at_epoch_ends.append(self._read_host())
+        growth = None if self._leaks else find_steady_growth("host", self._at_epoch_ends)
+        if growth is not None:
+            self._leaks = True
+            says = f"Host memory grew by {Size(growth[0])} an epoch, {growth[1]} epochs in a row."
+            self.mark("leak", f"{says} Add memfit.MemoryMonitor() to the callbacks to see what grows.")
+
+    def _begin_phase(self) -> None:
         """Begins a new peak of the device; called by the thread that trains, between two steps."""
         with contextlib.suppress(Exception), self._lock:
             self._bucket_device = max(self._bucket_device, self._meter.restart())
 
-    def host_now(self) -> int:
-        """Returns the resident memory of this process."""
+    # What its thread does.
+
+    def _read_host(self) -> int:
         return int(self._process.memory_info().rss)
 
     def look(self) -> None:
@@ -150,7 +203,7 @@ class Recorder:
                 self._write()
 
     def _look(self) -> None:
-        self._bucket_host = max(self._bucket_host, self.host_now())
+        self._bucket_host = max(self._bucket_host, self._read_host())
         while self._seen_events < len(self._events):
             event = self._events[self._seen_events]
             self._seen_events += 1
@@ -186,15 +239,6 @@ def mark_current(kind: str, says: str = "") -> None:
     recorder = None if _current is None else _current()
     if recorder is not None:
         recorder.mark(kind, says)
-
-
-def _run(reference: "weakref.ref[Recorder]", stop: threading.Event) -> None:
-    while not stop.wait(_LOOK_SECONDS):
-        recorder = reference()
-        if recorder is None:
-            return
-        recorder.look()
-        del recorder
 
 
 def _higher(before: Size | None, now: int | None) -> Size | None:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any, Literal
 
-from memfit.budgets.budget import budget, read_count
-from memfit.budgets.peaks import PeakMeter, device_name, take_one_region
+from memfit.budgets.budget import budget
+from memfit.budgets.peaks import take_one_region
 from memfit.errors import InvalidInput
+from memfit.training.guard.room import measure_need
 from memfit.training.tiles.grid import Grid, Layout, Sizes
 from memfit.training.tiles.network import TileNetwork
 
@@ -92,14 +93,5 @@ def choose_grid(
     taken = networks(least.tile).predicted / math.prod(least.tile)
     small = find_grid(layout, _MEASURED * room / taken)
     positions = math.prod(small.tile)
-    taken = max(networks(small.tile).predicted, _measure(lambda: compute(small))) / positions
+    taken = max(networks(small.tile).predicted, measure_need(lambda: compute(small))[1]) / positions
     return find_grid(layout, room / taken)
-
-
-def _measure(run: Callable[[], Any]) -> int:
-    """Runs something; returns what it took beside what was there before, 0 where the device does not count."""
-    device = device_name()
-    with PeakMeter(device) as meter:
-        count = read_count(device)
-        run()
-    return 0 if count is None else max(0, meter.peak - count.current)

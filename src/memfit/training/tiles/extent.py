@@ -105,12 +105,7 @@ class Extent:
         Raises:
             Misaligned: If their positions are not the same ones of the image.
         """
-        if (self.size, self.whole, self.first, self.scale) != (
-            other.size,
-            other.whole,
-            other.first,
-            other.scale,
-        ):
+        if replace(self, low=0, high=0) != replace(other, low=0, high=0):
             raise Misaligned("tensors of other positions are put together")
         return replace(self, low=max(self.low, other.low), high=min(self.high, other.high))
 

@@ -35,7 +35,7 @@ class TileNetwork:
         self.predicted = _count_alive(self._function.graph)
 
     def __call__(self, tile: Any) -> tuple[list[Any], list[Any]]:
-        """Returns the outputs (flat) of one tile, and the logits of those that are made of soNone elsewhere."""
+        """Returns the outputs (flat) of one tile, and the logits of those that have some; None for the rest."""
         outputs, logits = self._function(tf.cast(tile, self._dtype))
         return outputs, [logit if logit.shape.rank else None for logit in logits]
 

@@ -1,6 +1,6 @@
 """How far each kind of layer looks, and which layers look at the whole image: those cannot be computed in tiles."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -14,19 +14,17 @@ layers = keras.layers
 Extents = tuple[Extent, ...]
 Rule = Callable[[Any, Extents], Extents]
 
-_ELEMENTWISE = {
-    layers.Activation, layers.ActivityRegularization, layers.AlphaDropout, layers.Dropout, layers.ELU,
-    layers.GaussianDropout, layers.GaussianNoise, layers.Identity, layers.LeakyReLU, layers.ReLU, layers.Rescaling,
-    layers.SpatialDropout1D, layers.SpatialDropout2D, layers.SpatialDropout3D,
+# Compute each value from those at the same place.
+_SAME_PLACE = {
+    layers.Activation, layers.ActivityRegularization, layers.Add, layers.AlphaDropout, layers.Average,
+    layers.Concatenate, layers.Dropout, layers.ELU, layers.GaussianDropout, layers.GaussianNoise, layers.Identity,
+    layers.LeakyReLU, layers.Maximum, layers.Minimum, layers.Multiply, layers.PReLU, layers.ReLU, layers.Rescaling,
+    layers.SpatialDropout1D, layers.SpatialDropout2D, layers.SpatialDropout3D, layers.Subtract,
 }  # fmt: skip
 # Along the channels alone, unless they were given another axis.
 _OVER_CHANNELS = {
     layers.BatchNormalization, layers.Dense, layers.LayerNormalization, layers.Normalization, layers.Softmax,
     layers.UnitNormalization,
-}  # fmt: skip
-_MERGES = {
-    layers.Add, layers.Average, layers.Concatenate, layers.Maximum, layers.Minimum, layers.Multiply,
-    layers.Subtract,
 }  # fmt: skip
 _WHOLE = {
     layers.AdditiveAttention, layers.Attention, layers.Bidirectional, layers.Flatten, layers.GRU,
@@ -106,8 +104,6 @@ def _find_rule(operation: Any, others: Sequence[Any], rank: int) -> Rule:
     _check_layer(operation, name, rank)
     if kind in _RULES:
         return _RULES[kind]
-    if kind in _ELEMENTWISE | _MERGES | _OVER_CHANNELS:
-        return _keep
     plain = all(other is None or isinstance(other, bool | int | float | str) for other in others)
     if operation_name(operation) in _OPERATIONS and plain:
         return _keep
@@ -152,39 +148,36 @@ def _keep(layer: Any, extents: Extents) -> Extents:
 
 
 def _convolve(layer: Any, extents: Extents) -> Extents:
-    settings = (layer.kernel_size, layer.strides, layer.dilation_rate)
-    each = zip(extents, *(_each(setting, extents) for setting in settings), strict=True)
-    return tuple(extent.slide(*numbers, layer.padding) for extent, *numbers in each)
+    axes = _with_settings(extents, layer.kernel_size, layer.strides, layer.dilation_rate)
+    return tuple(extent.slide(*numbers, layer.padding) for extent, *numbers in axes)
 
 
 def _pool(layer: Any, extents: Extents) -> Extents:
-    settings = (layer.pool_size, layer.strides)
-    each = zip(extents, *(_each(setting, extents) for setting in settings), strict=True)
-    return tuple(extent.slide(size, stride, 1, layer.padding) for extent, size, stride in each)
+    axes = _with_settings(extents, layer.pool_size, layer.strides)
+    return tuple(extent.slide(size, stride, 1, layer.padding) for extent, size, stride in axes)
 
 
 def _transpose(layer: Any, extents: Extents) -> Extents:
-    if layer.output_padding is not None or any(rate != 1 for rate in _each(layer.dilation_rate, extents)):
+    axes = list(_with_settings(extents, layer.kernel_size, layer.strides, layer.dilation_rate))
+    if layer.output_padding is not None or any(rate != 1 for *_, rate in axes):
         raise InvalidInput(
             f"Tiles are for transposed convolutions without output_padding or dilation, not {layer.name!r}",
             remedy=_REMEDY,
         )
-    each = zip(extents, _each(layer.kernel_size, extents), _each(layer.strides, extents), strict=True)
-    return tuple(extent.spread(size, stride, layer.padding) for extent, size, stride in each)
+    return tuple(extent.spread(size, stride, layer.padding) for extent, size, stride, _ in axes)
 
 
 def _upsample(layer: Any, extents: Extents) -> Extents:
-    sizes, way = _each(layer.size, extents), getattr(layer, "interpolation", "nearest")
+    axes, way = list(_with_settings(extents, layer.size)), getattr(layer, "interpolation", "nearest")
     # TensorFlow computes the positions between pixels in float32: those of other factors depend on the tile.
-    exact = way == "nearest" or (way == "bilinear" and all(size & (size - 1) == 0 for size in sizes))
-    if not exact:
+    if way != "nearest" and not (way == "bilinear" and all(size & (size - 1) == 0 for _, size in axes)):
         raise InvalidInput(
             f"Tiles are exact for upsampling by nearest, or bilinear by powers of two, and {layer.name!r} is not",
-            received=f"{way} by {sizes}",
+            received=f"{way} by {tuple(size for _, size in axes)}",
             remedy=_REMEDY,
         )
     reach = 0 if way == "nearest" else 1
-    return tuple(extent.enlarge(size, reach) for extent, size in zip(extents, sizes, strict=True))
+    return tuple(extent.enlarge(size, reach) for extent, size in axes)
 
 
 def _pad(layer: Any, extents: Extents) -> Extents:
@@ -197,9 +190,12 @@ def _crop(layer: Any, extents: Extents) -> Extents:
     return tuple(extent.pad(-before, -after) for extent, (before, after) in sides)
 
 
-def _each(setting: Any, extents: Extents) -> tuple[int, ...]:
-    """A setting for each axis."""
-    return tuple(setting) if isinstance(setting, tuple | list) else (setting,) * len(extents)
+def _with_settings(extents: Extents, *settings: Any) -> Iterator[tuple[Any, ...]]:
+    """Yields each axis with its settings; one number is for all axes."""
+    each = [
+        setting if isinstance(setting, tuple | list) else [setting] * len(extents) for setting in settings
+    ]
+    return zip(extents, *each, strict=True)
 
 
 def _sides(setting: Any, extents: Extents) -> tuple[tuple[int, int], ...]:
@@ -208,7 +204,7 @@ def _sides(setting: Any, extents: Extents) -> tuple[tuple[int, int], ...]:
 
 
 _RULES: dict[type, Rule] = {
-    layers.PReLU: _keep,
+    **dict.fromkeys(_SAME_PLACE | _OVER_CHANNELS, _keep),
     **dict.fromkeys(
         [
             layers.Conv1D, layers.Conv2D, layers.Conv3D, layers.DepthwiseConv1D, layers.DepthwiseConv2D,

@@ -7,8 +7,8 @@ from memfit.sizes import Size
 from memfit.steps.rematerialisation.choosing.alive import Choice, Ledger
 from memfit.steps.rematerialisation.choosing.model_trace import ModelTrace, trace_call, trace_model
 from memfit.steps.rematerialisation.choosing.refine import refine
-from memfit.steps.rematerialisation.segments import Segments
 from memfit.steps.rematerialisation.trace import TensorId, Trace
+from memfit.steps.segments import Segments
 
 # Fractions of stock's activation memory that choices are looked for at.
 _RATIOS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.27, 0.24, 0.225, 0.21, 0.195, 0.18, 0.15, 0.12)

@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import tensorflow as tf
+
 from memfit.compat.keras_layers import added_losses, forget_losses
 from memfit.compat.tf_graphs import Op, gradients
 from memfit.errors import InvalidInput
 from memfit.steps.rematerialisation.backward_order import list_gradient_ops, order_backward_ops
+from memfit.steps.rematerialisation.rewrite.backward import split_sums
 from memfit.steps.rematerialisation.rewrite.concats import split_concats
-from memfit.steps.rematerialisation.rewrite.sums import split_sums
 from memfit.steps.rematerialisation.rewrite.volumes import split_volumes
 from memfit.steps.rematerialisation.trace import Trace, read_trace
 
@@ -43,7 +45,7 @@ def trace_model(model: Any, batch_size: int, specs: Any = None, *, compiled: boo
 
     def call(x: Any) -> list[Any]:
         outputs = model(x, training=True)
-        return [*_flatten(outputs), *(loss for _, _, loss in added_losses(model))]
+        return [*tf.nest.flatten(outputs), *(loss for _, _, loss in added_losses(model))]
 
     traces = trace_call(
         call,
@@ -71,8 +73,6 @@ def trace_call(
         list_weights: Returns the variables to differentiate by, once the function has been called.
         specs: Tensor specs of its arguments.
     """
-    import tensorflow as tf
-
     traces: list[ModelTrace] = []
 
     def step(*x: Any) -> None:
@@ -103,8 +103,6 @@ def read_traces(
     Returns:
         The traces, and the gradients.
     """
-    import tensorflow as tf
-
     graph = forward[0].graph if forward else tf.compat.v1.get_default_graph()
     grad_ys = [tf.ones_like(output) for output in outputs]
     after = len(graph.get_operations())
@@ -123,20 +121,12 @@ def read_traces(
     return ModelTrace(*traces), results
 
 
-def _flatten(outputs: Any) -> list[Any]:
-    import tensorflow as tf
-
-    return list(tf.nest.flatten(outputs))
-
-
 def find_input_specs(model: Any, batch_size: int) -> Any:
     """Returns tensor specs of a model's inputs at a batch size, in the structure it is called with.
 
     Raises:
         InvalidInput: If the model does not know its inputs.
     """
-    import tensorflow as tf
-
     try:
         inputs = model.input  # the structure, as `model.inputs` is flat
     except (AttributeError, ValueError):

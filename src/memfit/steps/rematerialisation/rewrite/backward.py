@@ -4,14 +4,22 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from memfit.compat.tf_graphs import Op, Tensor, clone, compiles_with_xla, run_after, set_input
+import tensorflow as tf
+
+from memfit.compat.tf_graphs import (
+    Op,
+    Tensor,
+    clone,
+    compiles_with_xla,
+    redirect_readers,
+    run_after,
+    set_input,
+)
 from memfit.errors import InvalidInput
 from memfit.steps.rematerialisation.backward_order import order_backward_ops
-from memfit.steps.rematerialisation.recomputation import is_available, order_segments
-from memfit.steps.rematerialisation.rewrite.sums import split_sums
 from memfit.steps.rematerialisation.rewrite.xla import XlaOrder, XlaStorage, build_flag, make_wait
-from memfit.steps.rematerialisation.segments import Segments
 from memfit.steps.rematerialisation.trace import TensorId, Trace, name_in, read_trace
+from memfit.steps.segments import Segments
 
 
 def check_names(forward: Sequence[Op], scope: str, segments: Segments) -> None:
@@ -67,9 +75,30 @@ def recompute_in_backward_pass(
     if compiled:
         return _rewrite_for_xla(step, incoming, wanted)
     chain = _Chain(incoming)
-    for order in reversed(order_segments(trace, kept, starts)):
+    for order in reversed(trace.order_segments(kept, starts)):
         _rewrite_in_chain(step, order, chain)
     return lambda gradient: gradient
+
+
+def split_sums(backward: Sequence[Op]) -> list[Op]:
+    """Lets backward ops add up three gradients and more one by one, from left to right, as AddN does.
+
+    Where a graph seems to want nearly all memory, TensorFlow's memory optimizer gives an AddN two more buffers:
+    a step that was recorded where there was room took less than in the memory it was recorded for.
+
+    Returns:
+        The backward ops in an order in which they can run; those that nothing reads any more are still there.
+    """
+    order: list[Op] = []
+    for op in backward:
+        order.append(op)
+        if op.type == "AddN" and len(op.inputs) > 2:
+            total = op.inputs[0]
+            for tensor in list(op.inputs)[1:]:
+                total = tf.add(total, tensor)
+                order.append(total.op)
+            redirect_readers(op.outputs[0], total)
+    return order
 
 
 @dataclass(frozen=True)
@@ -86,7 +115,7 @@ class _Step:
         op = self.trace.ops[index]
         return [
             copies[key[0]][key[1]]
-            if key[0] in copies and op.reads_values and not is_available(self.trace, self.kept, key)
+            if key[0] in copies and op.reads_values and not self.trace.is_available(self.kept, key)
             else tensor
             for key, tensor in zip(op.inputs, self.graph_ops[index].inputs, strict=True)
         ]
@@ -146,7 +175,7 @@ def _rewrite_for_xla(
     storage = XlaStorage(trace, step.kept)
     xla_order = XlaOrder(trace, graph_ops, wanted)
     after = list(incoming)
-    for number, order in reversed(list(enumerate(order_segments(trace, step.kept, step.starts)))):
+    for number, order in reversed(list(enumerate(trace.order_segments(step.kept, step.starts)))):
         entering = [
             index
             for index in _list_producers(trace, order)

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import tensorflow as tf
+
 from memfit.compat.tf_graphs import (
     Op,
     Tensor,
@@ -65,8 +67,6 @@ def split_concats(
 
 def _build_filter_gradient(op: Op, parts: Sequence[Tensor]) -> Tensor:
     """Builds the gradients of the parts of a filter, and the filter's from them."""
-    import tensorflow as tf
-
     height, width, _, filters = forward_op_of(op).inputs[1].shape
     gradients = [
         clone(op, [part, tf.constant([height, width, part.shape[-1], filters], tf.int32), op.inputs[2]])
@@ -77,8 +77,6 @@ def _build_filter_gradient(op: Op, parts: Sequence[Tensor]) -> Tensor:
 
 def _build_part_of_gradient(cut: Op, parts: Sequence[Tensor]) -> Tensor:
     """Builds what a slice cuts from the gradient of a concatenation, from its part of the filter."""
-    import tensorflow as tf
-
     whole, number = cut.inputs[0].op, cut.inputs[1].value_index
     before = sum(part.shape[-1] for part in parts[:number])
     some = tf.slice(whole.inputs[1], [0, 0, before, 0], [-1, -1, parts[number].shape[-1], -1])
@@ -101,8 +99,6 @@ def _find_maker(op: Op, indices: dict[Op, int]) -> Op:
 
 def _list_parts(tensor: Tensor, filters: Tensor) -> list[Tensor]:
     """Lists what a convolution's input was concatenated from, in its channels; nothing if it was not."""
-    import tensorflow as tf
-
     op = tensor.op
     if op.type != "ConcatV2" or tensor.shape.rank != 4:
         return []

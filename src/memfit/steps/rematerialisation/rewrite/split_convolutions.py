@@ -9,16 +9,10 @@ from collections.abc import Callable, Collection, Sequence
 from math import prod
 from typing import Any
 
-from memfit.compat.tf_graphs import (
-    Op,
-    Tensor,
-    put_slice,
-    redirect_readers,
-    same_op,
-    take_slice,
-    together,
-)
-from memfit.steps.rematerialisation.segments import Segments
+import tensorflow as tf
+
+from memfit.compat.tf_graphs import Op, Tensor, put_slice, redirect_readers, same_op, take_slice, together
+from memfit.steps.segments import Segments
 
 # Which inputs have the batch, and which gives the sizes of a result that has it.
 _OF_SAMPLES: dict[str, tuple[int, int | None]] = {
@@ -78,8 +72,6 @@ def _count_moved_bytes(op: Op) -> float:
 
 def _split_over_samples(op: Op) -> Tensor:
     """Computes a result with the batch axis: each part writes its samples."""
-    import tensorflow as tf
-
     batched, sizes = _OF_SAMPLES[op.type]
     inputs, zero = _store_inputs(op, [batched])
     height, width, channels = op.outputs[0].shape[1:].as_list()
@@ -103,8 +95,6 @@ def _split_over_samples(op: Op) -> Tensor:
 
 def _split_over_filters(op: Op) -> Tensor:
     """Computes a filter's gradient: each part adds its own."""
-    import tensorflow as tf
-
     inputs, zero = _store_inputs(op, [0, 2])
     shape = op.outputs[0].shape.as_list()
 
@@ -127,8 +117,6 @@ def _store_inputs(op: Op, batched: Sequence[int]) -> tuple[list[list[Tensor]], T
     Besides, a zero that waits for them. XLA would make what a loop begins with at the beginning of the step, and
     the same one for several loops.
     """
-    import tensorflow as tf
-
     inputs = [
         [tf.transpose(piece, _TO_CHANNELS_FIRST) for piece in _list_pieces(tensor)]
         if number in batched
@@ -146,8 +134,6 @@ def _store_inputs(op: Op, batched: Sequence[int]) -> tuple[list[list[Tensor]], T
 
 def _list_pieces(tensor: Tensor) -> list[Tensor]:
     """Lists what a concatenation of channels joins: a part at a time is joined in the loop."""
-    import tensorflow as tf
-
     source = tensor
     while source.op.type == "XlaOptimizationBarrier":
         source = source.op.inputs[source.value_index]
@@ -158,23 +144,17 @@ def _list_pieces(tensor: Tensor) -> list[Tensor]:
 
 def _find_part_size(pieces: Sequence[Tensor]) -> Tensor:
     """Returns the samples of a part: a constant for XLA, which knows all shapes."""
-    import tensorflow as tf
-
     return -(-tf.shape(pieces[0])[0] // _PARTS)
 
 
 def _take_rows(pieces: Sequence[Tensor], number: Tensor, size: Tensor) -> Tensor:
     """Takes the rows of one part, and joins the pieces."""
-    import tensorflow as tf
-
     taken = [take_slice(piece, number * size, size) for piece in pieces]
     return tf.transpose(tf.concat(taken, axis=1) if len(taken) > 1 else taken[0], _TO_CHANNELS_LAST)
 
 
 def _loop(compute_part: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], start: Tensor) -> Tensor:
     """Computes all parts one after the other."""
-    import tensorflow as tf
-
     return tf.while_loop(
         lambda number, _: number < _PARTS,
         compute_part,

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
 
+import tensorflow as tf
+
 from memfit.budgets.peaks import device_name
 from memfit.compat.tf_graphs import Op, Tensor, belong_together, clone, forward_op_of, redirect_readers
 
@@ -67,8 +69,6 @@ def _find_filter(op: Op) -> Tensor:
 
 
 def _build_filter_gradient(op: Op, cuts: Sequence[int]) -> Tensor:
-    import tensorflow as tf
-
     *window, _, outputs = _find_filter(op).shape.as_list()
     parts = []
     for begin, end in pairwise(cuts):
@@ -79,8 +79,6 @@ def _build_filter_gradient(op: Op, cuts: Sequence[int]) -> Tensor:
 
 
 def _build_input_gradient(op: Op, cuts: Sequence[int]) -> Tensor:
-    import tensorflow as tf
-
     parts = []
     for begin, end in pairwise(cuts):
         some = tf.slice(op.inputs[1], [0, 0, 0, begin, 0], [-1, -1, -1, end - begin, -1])

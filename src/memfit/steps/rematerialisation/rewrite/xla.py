@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from memfit.compat.tf_graphs import Op, Tensor, materialised, together
 from memfit.steps.rematerialisation.trace import TensorId, Trace
 from memfit.steps.waiting import never
@@ -75,7 +77,7 @@ class XlaOrder:
         awaited = [
             tensor
             for key in self._not_awaited
-            if (tensor := self._output(key)).dtype.is_floating
+            if (tensor := self._graph_ops[key[0]].outputs[key[1]]).dtype.is_floating
             and (self._unread[key] > 0 or tensor.op in self._wanted)
             and self.find_latest(tensor).ref() not in read
         ]
@@ -84,9 +86,6 @@ class XlaOrder:
             inputs[number], *behind = together([inputs[number], *map(self.find_latest, awaited)])
             self._latest |= {tensor.ref(): now for tensor, now in zip(awaited, behind, strict=True)}
         return True
-
-    def _output(self, key: TensorId) -> Tensor:
-        return self._graph_ops[key[0]].outputs[key[1]]
 
 
 def find_smallest(inputs: Sequence[Tensor]) -> int | None:
@@ -158,8 +157,6 @@ def build_flag(awaited: Sequence[Tensor]) -> Tensor:
 
 def make_wait(inputs: list[Tensor], flag: Tensor) -> None:
     """Lets the smallest input that carries data wait for a flag; shapes must stay constants for XLA."""
-    import tensorflow as tf
-
     number = find_smallest(inputs)
     if number is None:
         return
