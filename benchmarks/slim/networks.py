@@ -37,9 +37,14 @@ def build(name: str) -> Any:
         "VGG16": lambda: keras.applications.VGG16(**size),
         "tiny": models.tiny,
     }[name]()
-    loss = "binary_crossentropy" if name == "U-Net" else "sparse_categorical_crossentropy"
-    made.compile("adam", loss, jit_compile=False)
+    compile_network(name, made)
     return made
+
+
+def compile_network(name: str, model: Any) -> None:
+    """Compiles a network, or a variant of it, with a new optimizer."""
+    loss = "binary_crossentropy" if name == "U-Net" else "sparse_categorical_crossentropy"
+    model.compile("adam", loss, jit_compile=False)
 
 
 def data(model: Any, count: int) -> tuple[Any, Any]:
