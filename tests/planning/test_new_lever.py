@@ -51,8 +51,8 @@ def test_a_new_lever_is_one_short_file_and_is_planned_printed_and_applied() -> N
     LEVERS[:] = [names["WithoutDropout"]()]
     try:
         model = _network()
-        # Less than stock's peak, which differs from recording to recording, by more than that.
-        memory = int(0.92 * memfit.estimate(model, 16).peak)
+        # Stock's peak is 15 to 21 MiB, as threads draw masks ahead or not; without dropout it is 9.
+        memory = int(0.7 * memfit.estimate(model, 16).peak)
         with pytest.raises(memfit.DoesNotFit, match='With allow="model" this batch would fit'):
             memfit.plan(model, 16, memory=memory, allow="near")
         plan = memfit.plan(model, 16, memory=memory, allow="model")

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -141,13 +142,23 @@ def test_planning_does_not_break_an_arena_into_pieces() -> None:
 
 def test_a_refusal_names_the_batch_and_the_fidelity_that_would_do() -> None:
     job = job_of(network(), 700, "exact", choices=(segments(320, 0.1),))
-    lines = {Recipe(): Line(100, 10), Recipe(segments=segments(320, 0.1)): Line(100, 5)}
+    lines = {Recipe(): Line(100, 10), Recipe(micro_batch=2): Line(100, 10)}
     told = str(refuse(recordings_of(job, lines)))
     assert "Batch 64 does not fit into 700 B with exact changes." in told
     # What was recorded is stock's step: 100 + 640, 320 that wait, and 5% that a second recording may show.
     assert "The smallest memory that would be enough is 1.1 KiB" in told
     assert "the largest batch that fits 700 B is 37." in told  # 100 + 15 * 37 is 655, with 5% 688
     assert 'With allow="near" this batch would fit.' in told
+
+
+@pytest.mark.parametrize(("constant", "fits"), [(100, True), (800, False)])
+def test_a_refusal_names_a_fidelity_only_after_it_was_recorded(constant: int, fits: bool) -> None:
+    job = job_of(network(), 700, "exact")
+    recorded: list[Recipe] = []
+    lines = {Recipe(): Line(100, 10), Recipe(micro_batch=2): Line(constant, 7)}
+    told = str(refuse(recordings_of(job, lines, recorded)))
+    assert recorded[-1] == Recipe(micro_batch=2)
+    assert ("this batch would fit" in told) == fits
 
 
 def test_a_refusal_says_that_a_custom_step_cannot_be_changed() -> None:
@@ -158,7 +169,8 @@ def test_a_refusal_says_that_a_custom_step_cannot_be_changed() -> None:
     inputs = keras.Input((1,), dtype="uint8")
     model = Own(inputs, keras.layers.Dense(1, use_bias=False)(inputs))
     model.compile("sgd", "mse", jit_compile=False)
-    told = str(refuse(recordings_of(job_of(model, 470), {Recipe(): Line(100, 10)})))
+    lines = defaultdict(lambda: Line(100, 10))
+    told = str(refuse(recordings_of(job_of(model, 470), lines)))
     assert "into 470 B, and its step cannot be changed: its train_step is custom" in told
 
 

@@ -11,7 +11,7 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.levers.sharded_optimizer import ShardedOptimizer
 from memfit.planning.plan import Plan
 from memfit.planning.recordings import Recordings
-from memfit.planning.search import find_largest_batch, list_recorded
+from memfit.planning.search import find_largest_batch, list_recorded, search_beyond
 from memfit.sizes import Size
 
 
@@ -33,8 +33,7 @@ def refuse(recordings: Recordings) -> DoesNotFit:
         largest = find_largest_batch(
             lambda size: choose_best(list_recorded(recordings, size), room) is not None, batch_size
         )
-    farther = [c for c in recordings.candidates(batch_size, Fidelity.MODEL) if c.fidelity > job.allow]
-    beyond = choose_best(farther, room)
+    beyond = search_beyond(recordings, batch_size, room)
     fixed = job.fixed_step if job.allow < Fidelity.PRECISION and not job.segment_choices[0] else None
     changes = f" with {job.allow} changes" if fixed is None else f", and its step cannot be changed: {fixed}"
     each = f" on each of {job.ranks} ranks" if job.ranks > 1 else ""

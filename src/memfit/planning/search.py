@@ -38,6 +38,21 @@ def record_tightest(recordings: Recordings, batch_size: int) -> None:
     recordings.record(_find_tightest(recordings.candidates(batch_size)).recipe, batch_size)
 
 
+def search_beyond(recordings: Recordings, batch_size: int, memory: int) -> Candidate | None:
+    """Searches a recipe that goes farther than is allowed and fits; one that may is recorded before it is named."""
+    allow = recordings.job.allow
+
+    def list_farther() -> list[Candidate]:
+        return [c for c in recordings.candidates(batch_size, Fidelity.MODEL) if c.fidelity > allow]
+
+    farther = list_farther()
+    best = choose_best(farther, memory) or _choose_tightest(recordings, farther)
+    if best is None:
+        return None
+    recordings.record(best.recipe, batch_size)
+    return choose_best([c for c in list_farther() if not recordings.can_record(c.recipe)], memory)
+
+
 def search_largest_batch(recordings: Recordings) -> tuple[int, Candidate | None]:
     """Searches the largest batch for which an allowed recipe fits, and the most faithful recipe for it."""
     recorded = 0
