@@ -54,17 +54,17 @@ class Search:
     Attributes:
         wanted: The objects by their `id`, each with the name it is told by.
         seconds: How long to look.
-        found: Sentences by the `id` of an object, complete after `run`.
+        sentences: Sentences by the `id` of an object, complete after `run`.
         complete: Whether there was time for all.
     """
 
     wanted: Mapping[int, str]
     seconds: float = 2.0
-    found: dict[int, list[str]] = field(default_factory=dict)
+    sentences: dict[int, list[str]] = field(default_factory=dict)
     complete: bool = True
 
     def run(self) -> None:
-        """Looks from every variable; what is found is text."""
+        """Looks from every variable; what it finds is text."""
         self._end = time.monotonic() + self.seconds
         self._namespaces = {id(vars(module)) for module in _modules()}
         for root in [*_module_roots(), *_error_roots(), *_frame_roots()]:
@@ -73,8 +73,8 @@ class Search:
                 return
             for target, steps in self._search(root):
                 says = _tell(root, steps, self.wanted[target])
-                if says not in self.found.setdefault(target, []):
-                    self.found[target].append(says)
+                if says not in self.sentences.setdefault(target, []):
+                    self.sentences[target].append(says)
 
     def _search(self, root: _Root) -> Iterator[tuple[int, list[_Step]]]:
         """The ways from a variable to what is looked for, the shortest one each."""
@@ -168,10 +168,10 @@ def _locals(frame: types.FrameType) -> list[tuple[str, Any]]:
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return []  # a module's variables, which are looked at by themselves
     names = frame.f_locals
-    found = list(names.items())
+    pairs = list(names.items())
     if isinstance(names, dict):
         names.clear()
-    return found
+    return pairs
 
 
 def _parts(owner: Any) -> list[tuple[str, Any]]:

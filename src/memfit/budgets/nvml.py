@@ -41,7 +41,7 @@ def compute_capabilities() -> list[str]:
 
 def gpu_processes(library: Any = None) -> list[GpuProcess]:
     """Returns every process that computes on any GPU of this machine, whoever's it is."""
-    return [process for found in _ask(_processes, {}, library) for process in found]
+    return [process for processes in _ask(_processes, {}, library) for process in processes]
 
 
 def _ask(
@@ -99,9 +99,11 @@ def _processes(position: int, handle: Any, library: Any) -> list[GpuProcess]:
     name = f"GPU:{position} {_text(library.nvmlDeviceGetName(handle))}"
     return [
         GpuProcess(
-            int(found.pid), name, None if found.usedGpuMemory is None else Size(int(found.usedGpuMemory))
+            int(process.pid),
+            name,
+            None if process.usedGpuMemory is None else Size(int(process.usedGpuMemory)),
         )
-        for found in library.nvmlDeviceGetComputeRunningProcesses(handle)
+        for process in library.nvmlDeviceGetComputeRunningProcesses(handle)
     ]
 
 

@@ -128,8 +128,8 @@ def _find_held(model: Any) -> tuple[tuple[Held, ...], bool]:
     held: list[tuple[set[int], Held]] = []
     # Those with a holder first: a model inside of another one, as Keras makes one for every `Sequential`, is there
     # because that one is.
-    for value in sorted(models, key=lambda one: (id(one) not in search.found, -len(one.variables))):
-        by, own = tuple(search.found.get(id(value), ())), {id(variable) for variable in value.variables}
+    for value in sorted(models, key=lambda one: (id(one) not in search.sentences, -len(one.variables))):
+        by, own = tuple(search.sentences.get(id(value), ())), {id(variable) for variable in value.variables}
         if by or not any(own <= other for other, _ in held):
             held.append((own, Held(value.name, _weigh(value), by)))
     told = sorted((one for _, one in held), key=lambda one: (-one.size, one.model))

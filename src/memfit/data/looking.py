@@ -132,18 +132,18 @@ def _look_at_batches(data: Any, seconds: float) -> Shapes:
             yield [shape_of(batch)]
 
     with keep_random_numbers(data):
-        found = tally(read(), None, total, seconds)
+        look = tally(read(), None, total, seconds)
     base = keras.utils.PyDataset
     shuffles = isinstance(data, base) and type(data).on_epoch_end is not base.on_epoch_end
     assumed = ("its on_epoch_end may put its longest samples into other batches",) if shuffles else ()
     return Shapes(
-        found.seen,
+        look.seen,
         examples[0],
-        found.batches,
-        found.complete,
+        look.batches,
+        look.complete,
         total,
-        found.seconds,
-        (*found.assumed, *assumed),
+        look.seconds,
+        (*look.assumed, *assumed),
     )
 
 

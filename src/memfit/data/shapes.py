@@ -49,12 +49,11 @@ class Shapes:
 
     def largest(self) -> list[BatchShape]:
         """The shapes that no other one covers, those with the most elements first."""
-        shapes = sorted(self.seen, key=count_elements, reverse=True)
-        found: list[BatchShape] = []
-        for shape in shapes:
-            if not any(covers(other, shape) for other in found):
-                found.append(shape)
-        return found
+        largest: list[BatchShape] = []
+        for shape in sorted(self.seen, key=count_elements, reverse=True):
+            if not any(covers(other, shape) for other in largest):
+                largest.append(shape)
+        return largest
 
     def joined(self, share: float) -> BatchShape:
         """Returns a shape that covers at least so large a share of the batches: those with the fewest elements."""

@@ -8,8 +8,8 @@ def optimizers_of(model: Any) -> list[Any]:
     """Returns the optimizers that a training step may use, the one given to `compile()` first, each once."""
     import keras
 
-    found = _all_in([model.optimizer, *vars(model).values()], keras.optimizers.Optimizer)
-    return list({id(optimizer): optimizer for optimizer in found}.values())
+    optimizers = _all_in([model.optimizer, *vars(model).values()], keras.optimizers.Optimizer)
+    return list({id(optimizer): optimizer for optimizer in optimizers}.values())
 
 
 def is_alone(model: Any) -> bool:

@@ -77,11 +77,11 @@ def sample_bytes(model: Any) -> int:
 
 def _operations(model: Any) -> list[Any]:
     """Every operation of a functional model, those of nested models in place of them."""
-    found: list[Any] = []
+    operations: list[Any] = []
     # A Sequential model has layers only.
     for operation in getattr(model, "operations", None) or model.layers:
-        found += _operations(operation) if hasattr(operation, "layers") else [operation]
-    return found
+        operations += _operations(operation) if hasattr(operation, "layers") else [operation]
+    return operations
 
 
 def _inside(layer: Any, shapes: list[Any]) -> int:

@@ -50,10 +50,10 @@ def plan_for_shapes(job: Job, shapes: Shapes, make: MakePlan, estimate: MakeEsti
         return tight
     # The tight step's accumulators, or buffers of gradients, stay while others run.
     room = job.memory - sum(map(size_of, job.model.trainable_variables))
-    found = _find_ordinary(shapes, worst.shape, lambda shape: of(shape, room), make, estimate)
-    if found is None:
+    usual = _find_ordinary(shapes, worst.shape, lambda shape: of(shape, room), make, estimate)
+    if usual is None:
         return tight
-    shape, recipe, time = found
+    shape, recipe, time = usual
     share = sum(seen.count for other, seen in shapes.seen.items() if covers(shape, other)) / shapes.batches
     ordinary = Ordinary(shape, replace(recipe, validation_batch=None), share)
     return replace(tight, ordinary=ordinary, time=share * time + (1 - share) * tight.time)

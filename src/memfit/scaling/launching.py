@@ -124,20 +124,20 @@ def _is_stopped(pid: int) -> bool:
 def _own_devices(
     count: int, memory: int | str | None, environment: Mapping[str, str]
 ) -> list[dict[str, str]]:
-    found = len(gpus(environment))
-    if not found:
+    visible = len(gpus(environment))
+    if not visible:
         arena: dict[str, str] = {}
         if memory is not None and not str(memory).strip().endswith("%") and arena_cap(environment) is None:
             arena = arena_environment(memory)
         return [dict(arena) for _ in range(count)]
-    if found < count:
+    if visible < count:
         raise InvalidInput(
             "Each rank needs a GPU of its own",
-            received=f"--ranks {count}, and {found} visible GPU{'s' * (found > 1)}",
-            remedy=f"Use --ranks {found}, or set CUDA_VISIBLE_DEVICES= to train on the CPU",
+            received=f"--ranks {count}, and {visible} visible GPU{'s' * (visible > 1)}",
+            remedy=f"Use --ranks {visible}, or set CUDA_VISIBLE_DEVICES= to train on the CPU",
         )
     named = environment.get("CUDA_VISIBLE_DEVICES")
-    names = list(map(str, range(found))) if named is None else [name.strip() for name in named.split(",")]
+    names = list(map(str, range(visible))) if named is None else [name.strip() for name in named.split(",")]
     return [{"CUDA_VISIBLE_DEVICES": name} for name in names[:count]]
 
 

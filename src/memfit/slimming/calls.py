@@ -45,8 +45,8 @@ class Calls:
     @property
     def layers(self) -> list[Any]:
         """The layers that are called, each once."""
-        found = {id(call.operation): call.operation for call in self.each}
-        return [each for each in found.values() if isinstance(each, keras.layers.Layer)]
+        operations = {id(call.operation): call.operation for call in self.each}
+        return [each for each in operations.values() if isinstance(each, keras.layers.Layer)]
 
 
 def calls_of(model: Any) -> Calls | None:
@@ -54,19 +54,19 @@ def calls_of(model: Any) -> Calls | None:
     graph = functional_of(model)
     if graph is None:
         return None
-    found: list[Call] = []
+    calls: list[Call] = []
 
     def visit(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outputs = operation.compute_output_spec(*args, **kwargs)
         tensors = _tensors((args, kwargs))
         # A layer that changes nothing, as Dropout, may give the very tensor that it got.
         outputs = keras.tree.map_structure(lambda each: keras.KerasTensor(each.shape, each.dtype), outputs)
-        found.append(Call(operation, tensors, _tensors(outputs)))
+        calls.append(Call(operation, tensors, _tensors(outputs)))
         return outputs
 
     structure = input_structure(graph)
     outputs = run_through(model, graph.inputs if structure is None else structure, visit)
-    return Calls(tuple(graph.inputs), _tensors(outputs), tuple(found))
+    return Calls(tuple(graph.inputs), _tensors(outputs), tuple(calls))
 
 
 def leaf_layers(model: Any) -> list[Any]:

@@ -262,11 +262,11 @@ class _Comparison:
         # Those that should fit first, and of these the fewest changes; the least of all where none should.
         guesses.sort(key=lambda guess: (guess[0], guess[1] if not guess[0] else 0, guess[2]))
         known = {variant.name: variant for variant in self._variants}
-        found: list[SlimRow] = []
+        combined: list[SlimRow] = []
         for _, _, _, names in guesses[:_TRIED]:
             combination = Combination(tuple(known[name] for name in names))
-            found += self._rows([self._record_later(self._build(combination, 1))])
-        return found
+            combined += self._rows([self._record_later(self._build(combination, 1))])
+        return combined
 
 
 def _figure(value: float | None, known: str, source: str) -> Figure | None:

@@ -94,8 +94,8 @@ class HostSamples(Samples):
 
     def part(self, start: Any, size: Any) -> tuple[Any, Any, Any]:
         """Takes some samples of it."""
-        found = self._arrays.take(tf.slice(self._numbers, [start], [size]))
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(found)
+        batch = self._arrays.take(tf.slice(self._numbers, [start], [size]))
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         return x, y, sample_weight
 
 

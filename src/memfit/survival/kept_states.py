@@ -47,9 +47,9 @@ def is_writing(directory: Path, rank: int) -> bool:
 
 def take_over_newest(directory: Path) -> None:
     """Makes the newest state that a rank has kept the last checkpoint of the run, unless there is a newer one."""
-    found = [(path, read_facts(path)) for folder in _folders(directory) for path in folder.glob(_PATTERN)]
+    states = [(path, read_facts(path)) for folder in _folders(directory) for path in folder.glob(_PATTERN)]
     kept = [
-        ((facts["call"], facts["epoch"], facts["batch"]), path) for path, facts in found if facts is not None
+        ((facts["call"], facts["epoch"], facts["batch"]), path) for path, facts in states if facts is not None
     ]
     if kept:
         position, path = max(kept)

@@ -30,11 +30,11 @@ def read_position(directory: Path) -> Position | None:
 
     Of several ranks the one that is furthest counts: they are at most one batch apart.
     """
-    found = []
+    positions = []
     for path in directory.glob(f"{POSITION}*"):
         with contextlib.suppress(OSError, struct.error):
-            found.append(_POSITION.unpack(path.read_bytes()[: _POSITION.size]))
-    return max((position for position in found if position[0] >= 0), default=None)
+            positions.append(_POSITION.unpack(path.read_bytes()[: _POSITION.size]))
+    return max((position for position in positions if position[0] >= 0), default=None)
 
 
 def say_where(position: Position | None) -> str:

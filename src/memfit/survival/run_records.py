@@ -27,15 +27,15 @@ class RunRecords:
 
     def read(self) -> list[tuple[Path, RunRecord]]:
         """Returns the files and records of the run, in the order of the calls."""
-        found = []
+        records = []
         for call in (CUSTOM_LOOP, *range(_MOST_CALLS)):
             file = find_file(self._folder, record_id(self._run, call))
             if file is not None:
                 with contextlib.suppress(Exception):
-                    found.append((file, read_record(file)))
+                    records.append((file, read_record(file)))
             elif call >= 0:
                 break
-        return found
+        return records
 
     def has_custom_loop(self) -> bool:
         """Whether the script was seen to train in a loop of its own."""

@@ -165,8 +165,8 @@ class GuardedLoss:
         recipe = self._recipe if known is None else known.recipe
         if not any(event.says == _INSIDE for event in self._journal.events):
             self._journal.note(_INSIDE)
-        found = GradientStep(loss, recipe).differentiate(tensors)
-        return loss.pack_result(found.loss, found.outputs), found.gradients
+        gradients = GradientStep(loss, recipe).differentiate(tensors)
+        return loss.pack_result(gradients.loss, gradients.outputs), gradients.gradients
 
     def _kind_of(self, call: Call, tensors: tuple[Any, ...]) -> "_CallKind":
         if call.key not in self._kinds:
@@ -219,9 +219,9 @@ class _CallKind(Replaying):
     def differentiate(self, tensors: tuple[Any, ...]) -> tuple[Any, list[Any]]:
         """Computes a batch; returns what the function returns, and the gradients."""
         spec = self._find_spec(tensors)
-        found = self.compute(tensors, spec, lambda: tensors)
+        gradients = self.compute(tensors, spec, lambda: tensors)
         self.settle()
-        return self.loss.pack_result(found.loss, found.outputs), list(found.gradients)
+        return self.loss.pack_result(gradients.loss, gradients.outputs), list(gradients.gradients)
 
     def _build(self, recipe: Recipe) -> GradientStep:
         return GradientStep(self.loss, recipe)

@@ -51,15 +51,15 @@ def _code_by_value(module: str | None) -> Iterator[None]:
 
     By its name a function would be imported anew, and with it a model of its own beside the one that was sent.
     """
-    found = None if module in (None, "__main__") else sys.modules.get(str(module))
-    if found is None or found.__name__ in cloudpickle.list_registry_pickle_by_value():
+    imported = None if module in (None, "__main__") else sys.modules.get(str(module))
+    if imported is None or imported.__name__ in cloudpickle.list_registry_pickle_by_value():
         yield
         return
-    cloudpickle.register_pickle_by_value(found)
+    cloudpickle.register_pickle_by_value(imported)
     try:
         yield
     finally:
-        cloudpickle.unregister_pickle_by_value(found)
+        cloudpickle.unregister_pickle_by_value(imported)
 
 
 def _dumped(value: Any) -> bytes:

@@ -164,15 +164,15 @@ def _targets(model: Any) -> Any:
         }
     if isinstance(outputs, tuple | list):
         names = list(getattr(model, "output_names", [])) or [None] * len(outputs)
-        found = []
+        targets = []
         for position, (name, output) in enumerate(zip(names, outputs, strict=True)):
             loss = losses
             if isinstance(losses, Mapping):
                 loss = losses.get(name)
             elif isinstance(losses, tuple | list):
                 loss = losses[position]
-            found.append(target(output, loss))
-        return type(outputs)(found)
+            targets.append(target(output, loss))
+        return type(outputs)(targets)
     if isinstance(losses, tuple | list):
         losses = losses[0]
     elif isinstance(losses, Mapping):

@@ -83,7 +83,7 @@ def traced() -> Iterator[Trace]:
 
 
 def _read(space: Any, trace: Trace) -> None:
-    found: list[tuple[int, Event]] = []
+    timed: list[tuple[int, Event]] = []
     marks: list[int] = []
     for plane in space.planes:
         # Looked up by number, because most events are not about memory, and there are ten thousands.
@@ -99,12 +99,12 @@ def _read(space: Any, trace: Trace) -> None:
                 if key in memory:
                     read = _event(event, wanted, texts, thread, freed=memory[key])
                     if read is not None:
-                        found.append((begin + event.offset_ps, read))
+                        timed.append((begin + event.offset_ps, read))
                 elif key in marking:
                     marks.append(begin + event.offset_ps)
-    found.sort(key=itemgetter(0))
-    events = [event for _, event in found]
-    times = [time for time, _ in found]
+    timed.sort(key=itemgetter(0))
+    events = [event for _, event in timed]
+    times = [time for time, _ in timed]
     marks.sort()
     ends = [bisect_left(times, time) for time in marks]
     trace.steps.extend(tuple(events[begin:end]) for begin, end in pairwise([0, *ends]))

@@ -114,7 +114,7 @@ def _groups(channels: Channels) -> list[Array]:
 
 
 def _importance(channels: Channels) -> dict[int, float]:
-    found: dict[int, float] = defaultdict(float)
+    by_root: dict[int, float] = defaultdict(float)
     scales: dict[int, float] = defaultdict(lambda: 1.0)
     for key, maker in channels.makers.items():
         kernel = np.asarray(maker.get_weights()[1 if type(maker) in SEPARABLE else 0], "float64")
@@ -122,14 +122,14 @@ def _importance(channels: Channels) -> dict[int, float]:
         norms = np.sqrt((kernel**2).sum(axis=tuple(each for each in range(kernel.ndim) if each != axis)))
         norms /= max(norms.mean(), 1e-30)
         for root, norm in zip(channels.roots(channels.out[key]).tolist(), norms.tolist(), strict=True):
-            found[root] += norm
+            by_root[root] += norm
     for layer, numbers in channels.norms():
         if layer.scale:
             gamma = np.abs(np.asarray(layer.get_weights()[0], "float64"))
             gamma /= max(gamma.mean(), 1e-30)
             for root, scale in zip(channels.roots(numbers).tolist(), gamma.tolist(), strict=True):
                 scales[root] *= scale
-    return defaultdict(float, {root: norm * scales[root] for root, norm in found.items()})
+    return defaultdict(float, {root: norm * scales[root] for root, norm in by_root.items()})
 
 
 def _narrower(layer: Any, masks: tuple[Array, Array] | None) -> Any:

@@ -135,12 +135,12 @@ def _compute(loss: LossFunction, samples: Sequence[Any], recipe: Recipe, sums: b
         step.trace(specs)
     step.note()
     try:
-        found = step.compute(tensors, specs)
+        computed = step.compute(tensors, specs)
         state = [variable.numpy() for variable in trial.seen.changing]
     finally:
         step.undo()
     gradients = [
         None if gradient is None else np.asarray(tf.convert_to_tensor(gradient))
-        for gradient in found.gradients
+        for gradient in computed.gradients
     ]
-    return _Outcome(float(found.loss), gradients, state)
+    return _Outcome(float(computed.loss), gradients, state)

@@ -88,16 +88,16 @@ class GradientStep:
         if not self._recipe.is_stock:
             self._loss.look(tensors)
         if self._accumulators is None:
-            found = self._differentiate_part(tensors)
+            gradients = self._differentiate_part(tensors)
         else:
-            found = self._add_up_parts(tensors, self._accumulators)
-        if all(gradient is None for gradient in found.gradients):
+            gradients = self._add_up_parts(tensors, self._accumulators)
+        if all(gradient is None for gradient in gradients.gradients):
             raise InvalidInput(
                 "The loss must depend on the given variables, but none of them has a gradient",
                 received=self._loss.name,
                 remedy="Compute the loss from them with TensorFlow's or Keras's ops, not with NumPy or argmax",
             )
-        return found
+        return gradients
 
     def _function(self, spec: tuple[Any, ...]) -> Any:
         if spec not in self._functions:
@@ -134,9 +134,9 @@ class GradientStep:
             joined = Joined(self._loss)
 
             def compute(part: Part, joined: Joined = joined) -> PartResult:
-                found = self._differentiate_part(part.x, lambda value: joined.share(value, part))
-                rows = accumulators.add(weights, found.gradients)
-                sums, collected = joined.split(found, part)
+                gradients = self._differentiate_part(part.x, lambda value: joined.share(value, part))
+                rows = accumulators.add(weights, gradients.gradients)
+                sums, collected = joined.split(gradients, part)
                 return sums, [*rows, *collected]
 
             try:
@@ -179,11 +179,11 @@ class Joined:
         """Returns the share of the batch's loss that a part's loss is."""
         return value if self._sums else value * part.fraction
 
-    def split(self, found: Gradients, part: Part) -> tuple[tuple[Any, ...], list[Any]]:
+    def split(self, gradients: Gradients, part: Part) -> tuple[tuple[Any, ...], list[Any]]:
         """Returns what of a part is added up, and what is gathered."""
-        pairs = list(zip(found.outputs, self._ways, strict=True))
+        pairs = list(zip(gradients.outputs, self._ways, strict=True))
         added = [output * part.fraction if way == MEAN else output for output, way in pairs if way != GATHER]
-        loss = tf.cast(self.share(found.loss, part), tf.float64)
+        loss = tf.cast(self.share(gradients.loss, part), tf.float64)
         return (loss, *added), [output for output, way in pairs if way == GATHER]
 
     def merge(self, sums: Sequence[Any], rows: Sequence[Any]) -> tuple[Any, list[Any]]:

@@ -88,18 +88,18 @@ class Parts:
 
         def one(start: Any, size: Any, sums: Sums) -> PartResult:
             if seeds is None:
-                values, found = compute(self._cut(start, size, divisors))
+                values, outputs = compute(self._cut(start, size, divisors))
             else:
                 seeds.put_back()
                 first = 0 if self.share is None else self.share.first.read_value()
                 with draw_rows_of_batch(first + start, size):
-                    values, found = compute(self._cut(start, size, divisors))
-            return tuple(a + b for a, b in zip(sums, values, strict=True)), found
+                    values, outputs = compute(self._cut(start, size, divisors))
+            return tuple(a + b for a, b in zip(sums, values, strict=True)), outputs
 
         def body(index: Any, sums: Sums, arrays: Sums) -> tuple[Any, Sums, Sums]:
             start = index * step
-            sums, found = one(start, step if apart else tf.minimum(step, self.samples - start), sums)
-            return index + 1, sums, tuple(a.write(index, b) for a, b in zip(arrays, found, strict=True))
+            sums, outputs = one(start, step if apart else tf.minimum(step, self.samples - start), sums)
+            return index + 1, sums, tuple(a.write(index, b) for a, b in zip(arrays, outputs, strict=True))
 
         arrays = tuple(
             tf.TensorArray(spec.dtype, count, element_shape=spec.shape, infer_shape=False) for spec, _ in rows
@@ -117,17 +117,17 @@ class Parts:
         def with_rest() -> PartResult:
             # XLA computes at once what does not wait for anything, and removes a loop of one round.
             start = count * step + tf.cast(never([*sums, *written()]), tf.int32)
-            total, found = one(start, self.samples - count * step, sums)
-            return total, [each.combine(*pair) for each, *pair in zip(rows, joined, found, strict=True)]
+            total, outputs = one(start, self.samples - count * step, sums)
+            return total, [each.combine(*pair) for each, *pair in zip(rows, joined, outputs, strict=True)]
 
         if self.static_samples is not None:
             even = self.static_samples % min(self._size_of(self.static_samples), self.static_samples) == 0
             return (sums, joined) if even else with_rest()
         # XLA knows the batch when it compiles, and of a case that is settled by then it compiles only that.
-        found: PartResult = tf.switch_case(
+        result: PartResult = tf.switch_case(
             tf.minimum(self.samples - count * step, 1), [lambda: (sums, joined), with_rest]
         )
-        return found
+        return result
 
     def _cut(self, start: Any, size: Any, divisors: Any) -> Part:
         x, y, sample_weight = self._batch.part(start, size)

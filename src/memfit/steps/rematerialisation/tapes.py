@@ -57,25 +57,25 @@ def find_choices_of_step(step: Callable[[Any], Any], spec: Any, batch_size: int)
         spec: Tensor specs of the batch.
         batch_size: The batch the figures are for.
     """
-    found: list[tuple[Segments, ...]] = []
+    by_tape: list[tuple[Segments, ...]] = []
 
     def differentiate(forward: Sequence[Op], target: Any, weights: Sequence[Any]) -> list[Any]:
         traces, gradients = read_traces(forward, "", [target], weights, batch_size, compiled=False)
-        found.append(find_in(traces, batch_size))
+        by_tape.append(find_in(traces, batch_size))
         return gradients
 
     def trace(data: Any) -> None:
-        found.clear()  # a step that makes variables is traced twice
+        by_tape.clear()  # a step that makes variables is traced twice
         with _replaced_tapes(differentiate):
             step(data)
 
     tf.function(trace, autograph=False).get_concrete_function(spec)
-    return _combine(found)
+    return _combine(by_tape)
 
 
-def _combine(found: Sequence[tuple[Segments, ...]]) -> tuple[Segments, ...]:
+def _combine(by_tape: Sequence[tuple[Segments, ...]]) -> tuple[Segments, ...]:
     """Combines the choices of several gradients of a step: those that stay below each of their sizes."""
-    known = [choices for choices in found if choices]
+    known = [choices for choices in by_tape if choices]
     stock = max((choices[0].stock_bytes for choices in known), default=Size(0))
     combined: list[Segments] = []
     for most in sorted({choice.activation_bytes for choices in known for choice in choices}, reverse=True):
@@ -94,7 +94,7 @@ def _combine(found: Sequence[tuple[Segments, ...]]) -> tuple[Segments, ...]:
                 kept=tuple(tensor for choice in chosen for tensor in choice.kept),
                 stock_bytes=stock,
                 activation_bytes=largest,
-                recomputed=sum(choice.recomputed for choice in chosen) / len(found),
+                recomputed=sum(choice.recomputed for choice in chosen) / len(by_tape),
             )
         )
     return tuple(combined)

@@ -16,8 +16,10 @@ _INSTEAD = (
 
 def explain_strategy(model: keras.Model) -> str:
     """Says, in one sentence, what the strategy that runs a compiled model's steps makes of its results."""
-    found = _find_differences(model)
-    return f"Under a distribution strategy Keras computes this differently: {'; '.join(found)}. {_INSTEAD}"
+    differences = _find_differences(model)
+    return (
+        f"Under a distribution strategy Keras computes this differently: {'; '.join(differences)}. {_INSTEAD}"
+    )
 
 
 def explain_distribution() -> str | None:
@@ -34,18 +36,20 @@ def explain_distribution() -> str | None:
 
 
 def _find_differences(model: keras.Model) -> list[str]:
-    found = ["a last batch that does not divide evenly weighs too much or too little"]
+    differences = ["a last batch that does not divide evenly weighs too much or too little"]
     optimizer: Any = model.optimizer
     if any(getattr(optimizer, name, None) for name in ("clipnorm", "global_clipnorm", "clipvalue")):
-        found.append("gradients are clipped on each replica, before their sum")
+        differences.append("gradients are clipped on each replica, before their sum")
     layers = list(all_layers(model))
     normalising = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
     if any(not layer.synchronized for layer in normalising):
-        found.append("batch statistics are each replica's own, and what all but the first have seen is lost")
+        differences.append(
+            "batch statistics are each replica's own, and what all but the first have seen is lost"
+        )
     if any(isinstance(layer, keras.layers.Dropout) and layer.rate for layer in layers):
-        found.append("dropout masks are the same on all replicas")
+        differences.append("dropout masks are the same on all replicas")
     if any(isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False) for layer in layers):
-        found.append("losses with masks are a mean of means")
+        differences.append("losses with masks are a mean of means")
     if getattr(model.loss, "reduction", "") == "mean_with_sample_weight":
-        found.append("losses with sample weights are a mean of means")
-    return found
+        differences.append("losses with sample weights are a mean of means")
+    return differences

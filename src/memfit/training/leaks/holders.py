@@ -113,9 +113,9 @@ def find_holdings(thread: int, leave_out: Iterable[Any] = ()) -> list[Holding]:
             where = "" if users else f" in {frame.f_code.co_name}()"
             walk.enter(read_locals(frame), frame.f_code, where)
     for path, table in tables_that_keep().items():
-        walk.found.append(Holding(path, "library", table, None, "", len(table), thread))
+        walk.holdings.append(Holding(path, "library", table, None, "", len(table), thread))
     walk.run()
-    return walk.found
+    return walk.holdings
 
 
 class _Walk:
@@ -123,9 +123,9 @@ class _Walk:
 
     def __init__(self, seen: set[int], thread: int) -> None:
         self._thread = thread
-        self.found: list[Holding] = []
+        self.holdings: list[Holding] = []
         self._seen = seen
-        self._seen |= {id(self), id(seen), id(self.found)}
+        self._seen |= {id(self), id(seen), id(self.holdings)}
         self._queue: deque[tuple[Any, str, int, int]] = deque()
 
     def enter(self, names: dict[str, Any], parent: Any, where: str) -> None:
@@ -152,7 +152,7 @@ class _Walk:
                 path = f"{type(parent).__name__}.{name}"  # not by a name that means something elsewhere
             try:
                 size = _MEASURES[told](thing)
-                self.found.append(Holding(path, told, thing, parent, name, size, self._thread))
+                self.holdings.append(Holding(path, told, thing, parent, name, size, self._thread))
             except Exception:  # an object whose length fails is no holder
                 return
         if enter and depth < _DEEPEST:

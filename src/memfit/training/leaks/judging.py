@@ -82,25 +82,25 @@ def judge(
     growth = {where: _growth(series) for where, series in memory.items()}
     whole = max(growth.values())
     rates = [(track, rate) for track in tracks if (rate := _rate(track, seconds)) is not None]
-    found: list[Leak] = []
+    leaks: list[Leak] = []
     explained = 0.0
     for track, rate in sorted(rates, key=lambda each: -_bytes(*each)):
         speed = _bytes(track, rate)
-        if speed < _LEAST or (found and explained >= _MOST * whole):
+        if speed < _LEAST or (leaks and explained >= _MOST * whole):
             break
         explained += speed
-        found.append(_leak(track, speed, track.item, growth))
+        leaks.append(_leak(track, speed, track.item, growth))
     hidden = [(track, rate) for track, rate in rates if track.hides and _bytes(track, rate) < _LEAST]
     rest = whole - explained
     if hidden and rest >= max(_LEAST, (1 - _MOST) * whole):
         track, rate = max(hidden, key=lambda each: (bool(each[0].lines), each[1]))
-        found.append(_leak(track, rest, int(rest / rate), growth))
+        leaks.append(_leak(track, rest, int(rest / rate), growth))
         rest = 0.0
     if rest >= (1 - _MOST) * whole:
         # Memory that goes to gaps beside a holder's items grows at the holder's line.
-        told = {leak.line for leak in found} | ({""} if found else set())
-        found += [leak for leak in _native(memory, lines) if leak.line not in told]
-    return found
+        told = {leak.line for leak in leaks} | ({""} if leaks else set())
+        leaks += [leak for leak in _native(memory, lines) if leak.line not in told]
+    return leaks
 
 
 def _native(memory: Mapping[str, Series], lines: Counter[str]) -> list[Leak]:

@@ -38,14 +38,14 @@ def users_modules() -> list[dict[str, Any]]:
 @lru_cache(maxsize=1)
 def _users_modules(count: int) -> list[dict[str, Any]]:
     main = sys.modules.get("__main__")
-    found = [] if main is None else [vars(main)]
+    namespaces = [] if main is None else [vars(main)]
     for module in list(sys.modules.values()):
         if isinstance(module, ModuleType) and module is not main:
             names = object.__getattribute__(module, "__dict__")  # `vars` would let a lazy module load itself
             file = names.get("__file__")
             if isinstance(file, str) and is_users(file):
-                found.append(names)
-    return found
+                namespaces.append(names)
+    return namespaces
 
 
 def frames_of(thread: int) -> list[FrameType]:

@@ -99,8 +99,8 @@ class Watcher:
             if track.kind in ("traced function", "library") and not track.lines:
                 track.lines = self._tracing
         self._read_code()
-        found = judge(list(self._tracks.values()), self._memory, self._lines, seconds)
-        return Leaks(tuple(found), seconds)
+        leaks = judge(list(self._tracks.values()), self._memory, self._lines, seconds)
+        return Leaks(tuple(leaks), seconds)
 
     def _read_code(self) -> None:
         """Looks up where the user's code adds to what leaks."""

@@ -53,17 +53,17 @@ def _last_two(container: Any) -> list[Any]:
 
 def _reach(item: Any) -> tuple[dict[int, int], bool]:
     """What an item leads to, by id, with sizes; whether some of it is memory of TensorFlow's that has no size."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     opaque = False
     to_do = [item]
-    while to_do and len(found) < _MOST_OBJECTS:
+    while to_do and len(sizes) < _MOST_OBJECTS:
         thing = to_do.pop()
-        if id(thing) in found or isinstance(thing, _NOT_ENTERED):
+        if id(thing) in sizes or isinstance(thing, _NOT_ENTERED):
             continue
-        found[id(thing)] = size_of(thing)
+        sizes[id(thing)] = size_of(thing)
         if isinstance(thing, np.ndarray):
             if thing.base is not None:
-                found[id(thing)] = 112
+                sizes[id(thing)] = 112
                 to_do.append(thing.base)
         elif is_eager_tensor(thing):
             opaque = opaque or thing.dtype.name in ("resource", "variant")
@@ -74,7 +74,7 @@ def _reach(item: Any) -> tuple[dict[int, int], bool]:
         elif not _is_namespace(thing):
             opaque = opaque or type(thing).__module__.startswith(("tensorflow", "keras"))
             to_do += gc.get_referents(thing)
-    return found, opaque or bool(to_do)
+    return sizes, opaque or bool(to_do)
 
 
 def _is_namespace(thing: Any) -> bool:

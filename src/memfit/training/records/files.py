@@ -87,11 +87,11 @@ def runs() -> list[RunRecord]:
 def read_records(folder: Path | None = None) -> list[tuple[Path, RunRecord]]:
     """Returns the files and records in a folder, the user's unless told, the newest first."""
     folder = records_folder() if folder is None else folder
-    found = []
+    versions = []
     for path in [] if folder is None else _files(folder):
         with contextlib.suppress(InvalidInput, OSError):  # of another version of memfit, or being removed
-            found.append((path, _read_version(path, path.stat().st_mtime_ns)))
-    return sorted(found, key=lambda each: -each[1].begun)  # names of files tell whole seconds
+            versions.append((path, _read_version(path, path.stat().st_mtime_ns)))
+    return sorted(versions, key=lambda each: -each[1].begun)  # names of files tell whole seconds
 
 
 def find_record(name: str, folder: Path | None = None) -> tuple[Path, RunRecord]:

@@ -64,8 +64,8 @@ class Tiling:
             grid = layout.lay(self._sides)
         else:
             first = partial(self._compute_first, images)
-            found, _ = attempt(lambda: choose_grid(layout, self._network, first))
-            grid = found or find_grid(layout, 0)
+            chosen, _ = attempt(lambda: choose_grid(layout, self._network, first))
+            grid = chosen or find_grid(layout, 0)
         self._grids[image] = grid
         return grid
 
