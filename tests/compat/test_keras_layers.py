@@ -150,14 +150,6 @@ def test_the_generators_of_nested_layers_are_found_once():
     assert keras_layers.own_seed_generators(model) == [dropout.seed_generator]
 
 
-@canary("keras_layers.shared_seed_generator", "global_state.get_global_attribute", of="keras")
-def test_keras_has_a_generator_for_draws_without_one():
-    keras.random.normal((1,))
-    before = keras_layers.shared_seed_generator().state.numpy().copy()
-    keras.random.normal((1,))
-    assert (keras_layers.shared_seed_generator().state.numpy() != before).any()
-
-
 @canary("keras_layers.seeded", "Layer._seed_generators", "SeedGenerator.next", of="keras")
 def test_a_layer_draws_from_the_seed_it_is_given():
     layer = keras.Sequential([keras.layers.Dropout(0.5)])

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from memfit import isolated
+from memfit.compat.keras_layers import all_layers
 from memfit.errors import CannotTell
 from memfit.estimation.recording.sending import packed, unpacked
 
@@ -37,3 +39,30 @@ def test_a_model_that_holds_a_tensor_of_a_graph_is_told_before_it_is_sent() -> N
     keep(tf.ones(2))
     with pytest.raises(CannotTell, match="a tensor of a graph"):
         packed(model)
+
+
+class _Attention(keras.Model):
+    """Makes layers, and so their names, only when it is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = keras.layers.MultiHeadAttention(1, 2, dropout=0.1)
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return self.attention(x, x)
+
+
+def _name_dropouts(model: keras.Model) -> list[str]:
+    model(np.zeros((1, 2, 2), "float32"))
+    return [layer.name for layer in all_layers(model) if isinstance(layer, keras.layers.Dropout)]
+
+
+def _receive(payload: bytes) -> list[str]:
+    return _name_dropouts(unpacked(payload)[0])
+
+
+def test_layers_made_by_a_build_have_the_same_names_in_the_other_process() -> None:
+    keras.layers.Dropout(0.1)
+    model = _Attention()
+    there = isolated(_receive, packed(model))
+    assert there == _name_dropouts(model)

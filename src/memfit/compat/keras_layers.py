@@ -207,13 +207,6 @@ def layer_states(model: Any) -> list[Any]:
     return states + [generator.state for generator in own_seed_generators(model)]
 
 
-def shared_seed_generator() -> Any:
-    """Keras's own generator for draws without one; None where it was not used yet."""
-    from keras.src.backend.common.global_state import get_global_attribute
-
-    return get_global_attribute("global_seed_generator")
-
-
 @contextmanager
 def seeded(layer: Any, seed: Any) -> Iterator[None]:
     """Lets all random draws of a Keras layer come from `seed`, a tensor, while its call is traced.

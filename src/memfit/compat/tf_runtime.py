@@ -6,7 +6,7 @@ Checked with TensorFlow 2.19.0 and 2.21.0, and Keras 3.12.0 and 3.15.1.
 import sys
 from typing import Any
 
-from memfit.compat.keras_layers import shared_seed_generator
+from memfit.compat.keras_globals import shared_seed_generator
 
 # What TensorFlow calls its CPU device's BFC allocator (the arena), whatever the device.
 ARENA_ALLOCATOR = "bfc_cpu_allocator_for_gpu"

@@ -16,6 +16,7 @@ from typing import Any
 
 import cloudpickle
 
+from memfit.compat.keras_globals import name_counters
 from memfit.compat.keras_layers import is_keras_object, is_tracked_container
 from memfit.compat.tf_runtime import TRACKING_ATTRIBUTES, compile_options, contents_of
 from memfit.errors import CannotTell
@@ -221,6 +222,7 @@ class _KerasSettings:
         self.epsilon = keras.config.epsilon()
         self.image_data_format = keras.config.image_data_format()
         self.policy = keras.config.dtype_policy().name
+        self.names = dict(name_counters())
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         import keras
@@ -229,3 +231,6 @@ class _KerasSettings:
         keras.config.set_epsilon(state["epsilon"])
         keras.config.set_image_data_format(state["image_data_format"])
         keras.config.set_dtype_policy(state["policy"])
+        # Layers that are made when the model is built are to have the names that they get at the sender's.
+        name_counters().clear()
+        name_counters().update(state["names"])

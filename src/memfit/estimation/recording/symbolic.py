@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from memfit.compat.keras_globals import names_left_alone
 from memfit.compat.keras_layers import all_layers, input_structure
 from memfit.errors import CannotTell, in_one_line
 from memfit.estimation.recording.sending import packed, unpacked
@@ -54,8 +55,10 @@ def _inferred_outputs(model: Any) -> Any:
     x = inputs_of(model)
     try:
         # Layers that are not built would be built here, and the caller's model is only read.
-        built = all(layer.built for layer in all_layers(model))
-        return (model if built else unpacked(packed(model))[0]).compute_output_spec(x)
+        if all(layer.built for layer in all_layers(model)):
+            return model.compute_output_spec(x)
+        with names_left_alone():
+            return unpacked(packed(model))[0].compute_output_spec(x)
     except Exception as error:  # whatever a user's `call` raises on symbolic tensors
         raise CannotTell(
             "The shapes of the targets must be known, and this model's outputs do not follow from the shapes it "

@@ -12,7 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from memfit.compat.keras_layers import own_seed_generators, shared_seed_generator
+from memfit.compat.keras_globals import shared_seed_generator
+from memfit.compat.keras_layers import own_seed_generators
 from memfit.compat.tf_graphs import known_lengths
 from memfit.compat.tf_random import Draw, draws_replaced
 
