@@ -41,9 +41,18 @@ class Buffered(KerasStep):
         return self.buffers
 
 
-def _record(build: Any, phase: str = "train") -> Recording:
+class InTwoParts(KerasStep):
+    """A step that says that it cuts its batches in two."""
+
+    parts = 2
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, "train")
+
+
+def _record(build: Any, phase: str = "train", largest: int = 8) -> Recording:
     model = _model()
-    return in_arena(record, packed(model, spec_of(model)), build, 8, 32, phase, memory="2GiB")
+    return in_arena(record, packed(model, spec_of(model)), build, largest, 32, phase, memory="2GiB")
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +63,12 @@ def buffered() -> Recording:
 @pytest.fixture(scope="module")
 def stock() -> Recording:
     return _record(None)
+
+
+def test_batches_that_are_cut_in_parts_are_recorded_in_equal_parts_of_several_samples():
+    sizes = _record(InTwoParts, largest=12).batches
+    assert {6, 12} <= set(sizes)
+    assert all(size % 2 == 0 and size > 2 for size in sizes)
 
 
 def test_what_building_and_tracing_a_step_allocates_is_its_setup_in_order(buffered):

@@ -63,6 +63,9 @@ class TrainStep:
 
     All that has to be there before the first step is made when it is built: what is left of an arena as one
     region, the optimizer's state, the buffers that keep small tensors out of the way of large ones.
+
+    Attributes:
+        parts: In how many micro-batches a recorded batch is cut, whatever its size; 1 where the recipe has a size.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class TrainStep:
         parts: int | None,
         share: Share | None = None,
     ) -> None:
+        self.parts = 1 if recipe.micro_batch is None or parts is None else parts
         if not recipe.is_stock:
             take_one_region()
         if model.built and not model.optimizer.built and is_alone(model):

@@ -7,24 +7,25 @@ from memfit.estimation.recording.specs import Batch, Spec, mapped
 _FEW = 16
 
 
-def ladder(largest: int) -> tuple[int, ...]:
-    """Returns the batch sizes that may be recorded, each twice the one before; not 1 unless it has to be.
+def ladder(largest: int, parts: int) -> tuple[int, ...]:
+    """Returns the batch sizes that may be recorded, each twice the one before, for a step that cuts them in parts.
 
-    TensorFlow has ways of its own for dimensions of 1.
+    A part is not of 1 sample unless it has to be: TensorFlow has ways of its own for dimensions of 1. All parts of
+    a batch have the same size: what they take is a line in the batch.
     """
-    sizes = [largest]
+    sizes = [largest // parts]
     while sizes[0] >= 4:
         sizes.insert(0, sizes[0] // 2)
-    return tuple(sizes if len(sizes) > 1 else [1, 2])
+    return tuple(parts * size for size in (sizes if len(sizes) > 1 else [1, 2]))
 
 
-def beyond(largest: int) -> int | None:
-    """Returns a larger batch size to look at where the largest recorded is one of a few samples; otherwise None.
+def beyond(largest: int, parts: int) -> int | None:
+    """Returns a larger batch size to look at where the largest recorded has parts of a few samples; otherwise None.
 
     A step of a few samples says little of one of many: kernels have ways of their own for them.
     """
     size = largest
-    while size < _FEW:
+    while size < _FEW * parts:
         size *= 2
     return size if size > largest else None
 

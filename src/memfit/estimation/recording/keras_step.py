@@ -55,6 +55,8 @@ class KerasStep:
         phase: "train", "validate" or "predict".
     """
 
+    parts = 1
+
     def __init__(self, model: Any, phase: str) -> None:
         import tensorflow as tf
 

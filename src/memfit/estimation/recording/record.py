@@ -59,11 +59,11 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
     for optimizer in optimizers:
         know_own_variables(optimizer)
     fixed = fixed_batch(model)
-    batches = ladder(largest) if fixed is None else (fixed,)
     if hasattr(model, "train_step"):  # a loss function has its variables
-        make_variables(model, spec, batches[0], phase)
+        make_variables(model, spec, fixed or min(largest, 2), phase)
     with traced() as trace:
         step = KerasStep(model, phase) if build is None else build(model)
+        batches = ladder(largest, step.parts) if fixed is None else (fixed,)
         for optimizer in optimizers if phase == "train" else ():
             copy_updates(optimizer)  # with the update that the step's recipe gave it
         mark()
@@ -147,8 +147,8 @@ class _StepRecorder:
         batches = self._traces.batches
         runs = [batches[0]]
         seconds = self._time_first(batches[0])
-        if batches == ladder(1) and seconds > self._seconds:
-            # A step of one sample alone takes long: it is recorded itself, and one of two samples just once.
+        if batches == ladder(1, self._step.parts) and seconds > self._seconds:
+            # A step of one sample (in a part) takes long: it is recorded itself, and one of two just once.
             self._time_first(batches[1])
             return (runs[0],), batches[1]
         while True:
@@ -158,7 +158,7 @@ class _StepRecorder:
                 break
             runs.append(largest)
             seconds = self._time_first(largest)
-        larger = beyond(runs[-1]) if runs[-1] == batches[-1] else None
+        larger = beyond(runs[-1], self._step.parts) if runs[-1] == batches[-1] else None
         if larger is not None and larger * seconds > runs[-1] * _LONGER * self._seconds:
             larger = None
         half = max(batch for batch in batches if batch < runs[-1])
@@ -196,7 +196,7 @@ class _StepRecorder:
             self._largest = batches[len(self.seconds)]
             others = [batch for batch, _ in self.seconds]
             if not self._traces.each and self._largest == batches[-1]:
-                larger = beyond(self._largest)
+                larger = beyond(self._largest, self._step.parts)
             if larger is not None:
                 self._run(larger)
                 mark()

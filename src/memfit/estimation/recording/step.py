@@ -15,7 +15,12 @@ class Step(Protocol):
     """One way to compute a step of a model.
 
     Whatever it keeps from step to step, it allocates when it is built and traced, which the recorder watches.
+
+    Attributes:
+        parts: In how many equal parts it computes a batch.
     """
+
+    parts: int
 
     def trace(self, spec: TensorSpecs) -> Traced | None:
         """Traces it for data of these shapes without running it; returns None where it runs eagerly."""

@@ -39,6 +39,7 @@ class GradientStep:
     meets_others = False
 
     def __init__(self, loss: LossFunction, recipe: Recipe, *, parts: int | None = None) -> None:
+        self.parts = 1 if recipe.micro_batch is None or parts is None else parts
         if not recipe.is_stock:
             take_one_region()
         self._loss, self._recipe = loss, recipe
