@@ -34,7 +34,7 @@ def forget_gradients_of_dead_graphs() -> None:
             del registry[name]
 
 
-def gradients(ys: Sequence[Any], grad_ys: Sequence[Any], xs: Sequence[Any], graph: Any) -> list[Any]:
+def gradients(ys: Sequence[Any], grad_ys: Sequence[Any], xs: Sequence[Any], graph: Graph) -> list[Any]:
     """Builds the gradients of `ys`, tensors of `graph`, in the current graph; None where there is none.
 
     `tf.gradients` is the same, but only inside one graph; the gradient of a nested `tf.function` is built in
@@ -47,17 +47,17 @@ def gradients(ys: Sequence[Any], grad_ys: Sequence[Any], xs: Sequence[Any], grap
     )
 
 
-def forward_op_of(op: Any) -> Any:
+def forward_op_of(op: Op) -> Any:
     """Returns the forward op whose gradient function made `op`, or None."""
     return op._original_op
 
 
-def belong_together(op: Any, other: Any) -> None:
+def belong_together(op: Op, other: Op) -> None:
     """Lets an op count as made by the gradient function that made another."""
     belong_to(op, forward_op_of(other))
 
 
-def belong_to(op: Any, forward: Any) -> None:
+def belong_to(op: Op, forward: Op) -> None:
     """Lets an op count as made by the gradient function of a forward op."""
     op._original_op = forward
 
@@ -93,7 +93,7 @@ def known_lengths(shape: Any) -> list[int | None] | None:
     return None if known.rank is None else list(known.as_list())
 
 
-def set_input(op: Any, number: int, tensor: Any) -> None:
+def set_input(op: Op, number: int, tensor: Tensor) -> None:
     """Lets an op that is already in the graph read another tensor."""
     op._update_input(number, tensor)
 
@@ -106,26 +106,26 @@ def redirect_readers(old: Tensor, new: Tensor, readers: Sequence[Op] | None = No
                 set_input(reader, number, new)
 
 
-def clone(op: Any, inputs: Sequence[Any]) -> Any:
+def clone(op: Op, inputs: Sequence[Any]) -> Any:
     """Makes a copy of an op in its graph, with other inputs."""
     copy = _copy(op, inputs, op.graph, f"recomputed/{op.name}")
     belong_together(copy, op)
     return copy
 
 
-def run_after(op: Any, other: Any) -> None:
+def run_after(op: Op, other: Op) -> None:
     """Lets an op that is already in the graph wait for another."""
     op._add_control_input(other)
 
 
-def compiles_with_xla(graph: Any) -> bool:
+def compiles_with_xla(graph: Graph) -> bool:
     """Says whether the graph is traced for `jit_compile=True`."""
     from tensorflow.python.ops import control_flow_util
 
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
-def materialised(tensor: Any) -> Any:
+def materialised(tensor: Tensor) -> Any:
     """Returns a tensor that XLA reads from memory, instead of computing it from its sources once more."""
     return together([tensor])[0]
 
@@ -135,7 +135,7 @@ def together(tensors: Sequence[Any]) -> list[Any]:
     return list(_xla_ops().xla_optimization_barrier(list(tensors)))
 
 
-def take_slice(tensor: Any, begin: Any, size: Any) -> Any:
+def take_slice(tensor: Tensor, begin: Any, size: Any) -> Any:
     """Returns rows of a tensor under XLA; where they reach beyond its end, the last rows."""
     import tensorflow as tf
 
@@ -143,7 +143,7 @@ def take_slice(tensor: Any, begin: Any, size: Any) -> Any:
     return _xla_ops().xla_dynamic_slice(tensor, begins, tf.concat([[size], tf.shape(tensor)[1:]], 0))
 
 
-def put_slice(tensor: Any, rows: Any, begin: Any) -> Any:
+def put_slice(tensor: Tensor, rows: Any, begin: Any) -> Any:
     """Returns a tensor with other rows, written in place; the last ones where they reach beyond its end."""
     import tensorflow as tf
 
@@ -151,7 +151,7 @@ def put_slice(tensor: Any, rows: Any, begin: Any) -> Any:
     return _xla_ops().xla_dynamic_update_slice(tensor, rows, begins)
 
 
-def same_op(op: Any, inputs: Sequence[Any]) -> Any:
+def same_op(op: Op, inputs: Sequence[Any]) -> Any:
     """Makes a copy of an op of another graph in the one that is being built."""
     import tensorflow as tf
 
@@ -204,7 +204,7 @@ def is_eager_tensor(thing: object) -> bool:
     return type(thing).__name__ == "EagerTensor"
 
 
-def _copy(op: Any, inputs: Sequence[Any], graph: Any, name: str) -> Any:
+def _copy(op: Op, inputs: Sequence[Any], graph: Graph, name: str) -> Any:
     attributes = {
         key: value for key, value in op.node_def.attr.items() if key not in ("_class", "_output_shapes")
     }
@@ -225,7 +225,7 @@ def _xla_ops() -> Any:
     return gen_xla_ops
 
 
-def _outwards(graph: Any) -> Iterator[Any]:
+def _outwards(graph: Graph) -> Iterator[Any]:
     while graph is not None:
         yield graph
         graph = getattr(graph, "outer_graph", None)

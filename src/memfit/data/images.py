@@ -88,9 +88,8 @@ def images(
     datasets = []
     for number, (part, order) in enumerate(zip(parts, orders, strict=True)):
         any_length = _dataset(files, part, loader, order, None if number else step)
-        # Files left out can leave a batch empty, so that there are fewer.
         dataset = any_length
-        if on_error == "raise":
+        if on_error == "raise":  # files left out can leave a batch empty, so that there are fewer
             dataset = any_length.apply(tf.data.experimental.assert_cardinality(order.batches))
         batch_bytes = Size(min(batch_size, order.samples) * height * width * channels)
         mixes = not number and mixes_samples(augment)

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from memfit.compat.tf_graphs import make_variable, run_after, set_input
+from memfit.compat.tf_graphs import Op, make_variable, run_after, set_input
 from memfit.steps.gradients import GradientShelf, empties, empty
 from memfit.steps.placeholder_buffers import UpdatePlaceholders
 from memfit.steps.slots import innermost
@@ -178,7 +178,7 @@ class Update:
             releases.setdefault(last[name], []).append(buffers[name])
         return releases
 
-    def _leave_out(self, op: Any) -> None:
+    def _leave_out(self, op: Op) -> None:
         """Lets a write go to a variable that is never read; what it was computed from is then not computed."""
         values = values_of(op)
         set_input(op, 0, op.graph.capture(self._nowhere(values[-1].dtype).handle))

@@ -81,9 +81,7 @@ def fit(
             model. The model is then as it was.
         OutOfMemory: If memory ran out and nothing that is allowed was tight enough.
     """
-    arguments: dict[str, Any] = {
-        name: value for name, value in locals().items() if name not in _OWN_ARGUMENTS
-    }
+    arguments = {name: value for name, value in locals().items() if name not in _OWN_ARGUMENTS}
     check_model(model)
     peers = find_peers(ranks)
     current_runner().begin(model, arguments)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memfit.compat.keras_optimizers import around_updates, optimizer_slots, slot_number
-from memfit.compat.tf_graphs import shapes_in_resource
+from memfit.compat.tf_graphs import Graph, shapes_in_resource
 
 
 def copy_updates(optimizer: Any) -> None:
@@ -115,7 +115,7 @@ def _plain(tensor: str) -> str:
     return tensor.removesuffix(":0")
 
 
-def _update(graph: Any, operations: list[Any], handles: list[Any], gradient: Any) -> _Update:
+def _update(graph: Graph, operations: list[Any], handles: list[Any], gradient: Any) -> _Update:
     import tensorflow as tf
 
     definition = tf.compat.v1.GraphDef()

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from memfit.compat.keras_layers import layers_called
+from memfit.compat.tf_graphs import Graph
 from memfit.errors import InvalidInput
 from memfit.steps.losses.call import Call
 from memfit.steps.losses.weights import Weight
@@ -203,7 +204,7 @@ class LossFunction:
         self.seen.layers = layers
         return loss, outputs
 
-    def examine(self, graph: Any) -> None:
+    def examine(self, graph: Graph) -> None:
         """Notes what a call that was watched does in its graph, once that is complete.
 
         Raises:

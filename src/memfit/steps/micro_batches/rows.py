@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from memfit.compat.tf_graphs import has_each_row_once, is_eager_tensor
+from memfit.compat.tf_graphs import Op, Tensor, has_each_row_once, is_eager_tensor
 
 
 class Piece(NamedTuple):
@@ -68,7 +68,7 @@ def pieces_of(gradient: tf.IndexedSlices) -> list[Piece]:
     return [Piece(*pair) for pair in zip(values.inputs[:-1], indices.inputs[:-1], strict=True)]
 
 
-def come_with_samples(tensor: Any) -> bool:
+def come_with_samples(tensor: Tensor) -> bool:
     """Whether a tensor depends on the samples of a step's batch, or on how many there are.
 
     An eager tensor does not say, and is taken for one that does.
@@ -94,7 +94,7 @@ def come_with_samples(tensor: Any) -> bool:
     return False
 
 
-def _is_another_length(op: Any) -> bool:
+def _is_another_length(op: Op) -> bool:
     """Whether an op takes from a shape a dimension that is not the first, in which the samples are."""
     if op.type != "StridedSlice" or op.inputs[0].op.type != "Shape" or not op.get_attr("shrink_axis_mask"):
         return False

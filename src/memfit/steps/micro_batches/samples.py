@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.compat.tf_graphs import compiles_with_xla, take_slice
+from memfit.compat.tf_graphs import Tensor, compiles_with_xla, take_slice
 from memfit.errors import InvalidInput
 
 
@@ -97,7 +97,7 @@ def whole(data: Any) -> Any:
     return data.whole() if isinstance(data, Samples) else data
 
 
-def slice_samples(tensor: Any, start: Any, size: Any) -> Any:
+def slice_samples(tensor: Tensor, start: Any, size: Any) -> Any:
     """Returns some samples of a tensor, dense, ragged or sparse; of None, None."""
     if tensor is None:
         return None

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from memfit.compat.tf_graphs import Op, compiles_with_xla
+from memfit.compat.tf_graphs import Graph, Op, compiles_with_xla
 from memfit.sizes import Size
 from memfit.steps.rematerialisation.choosing.find import find_in
 from memfit.steps.rematerialisation.choosing.model_trace import read_traces
@@ -165,7 +165,7 @@ def _replaced_tapes(differentiate: Differentiate) -> Iterator[None]:
             setattr(tf.GradientTape, name, function)
 
 
-def _reads_weights(target: Any, before: set[Op], weights: Sequence[Any], graph: Any) -> bool:
+def _reads_weights(target: Any, before: set[Op], weights: Sequence[Any], graph: Graph) -> bool:
     """Whether a target depends on weights by way of ops that were there before its tape began."""
     captured = {id(outer): inner.name for outer, inner in graph.captures}
     handles = {captured.get(id(weight.handle)) for weight in weights}

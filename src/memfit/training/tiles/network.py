@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from memfit.compat.keras_layers import call_to_infer, logits_of, run_through
+from memfit.compat.tf_graphs import Graph, Tensor
 from memfit.training.tiles.grid import Sizes
 
 # Keras computes a cross-entropy from what these ops read, where it sees that they made the probabilities.
@@ -53,7 +54,7 @@ def _find_logits(output: Any) -> Any:
     return tf.constant(0.0) if logits is None else logits
 
 
-def _count_alive(graph: Any) -> int:
+def _count_alive(graph: Graph) -> int:
     """Counts the bytes that are alive at the same time when ops run in the order in which they were made."""
     ops = graph.get_operations()
     roots: dict[Any, Any] = {}
@@ -78,7 +79,7 @@ def _count_alive(graph: Any) -> int:
     return most
 
 
-def _bytes(tensor: Any) -> int:
+def _bytes(tensor: Tensor) -> int:
     """The bytes of a tensor; none for a read variable, which is the variable's own buffer, and for resources."""
     if tensor.op.type == "ReadVariableOp" or not tensor.dtype.size or not tensor.shape.is_fully_defined():
         return 0
