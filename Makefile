@@ -8,7 +8,7 @@ DOCS := .venv-docs
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help benchmarks-page demo dist test test-all test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-slim bench-trials bench-zoo chaos docs fuzz fuzz-peaks format clean test-ray bench-scale chaos-scale
+.PHONY: help benchmarks-page demo dist test test-all test-oldest test-keras test-gpu-compiler check bench-data bench-estimate bench-fit bench-gpu-compiler bench-guard bench-large bench-leaks bench-monitor bench-optimizers bench-remat bench-slim bench-trials bench-zoo chaos docs fuzz fuzz-peaks fuzz-plans format clean test-ray bench-scale chaos-scale
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -124,6 +124,9 @@ fuzz: $(VENV)/installed  ## random networks trained by stock Keras and by memfit
 
 fuzz-peaks: $(VENV)/installed  ## predicted against measured peaks of 100 random networks
 	@PYTHONPATH=benchmarks $(BIN)/python benchmarks/fuzz/peaks.py
+
+fuzz-plans: $(VENV)/installed  ## random networks trained in an arena for half of their activations, against stock Keras
+	@PYTHONPATH=benchmarks $(BIN)/python benchmarks/fuzz/plans.py
 
 chaos: $(VENV)/installed  ## faults at random moments, each result compared with the undisturbed run
 	@$(BIN)/python benchmarks/chaos/run.py
