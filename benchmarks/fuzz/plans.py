@@ -25,7 +25,7 @@ from fuzz.peaks import compiled, draw
 from machine import RESULTS, SMOKE, isolated, write
 from memfit.tables import table
 
-BATCHES = (9,) if SMOKE else (701, 1023, 1450)
+BATCHES = (9,) if SMOKE else (3001, 5003, 8009)
 STEPS = 3
 MIB = 2**20
 NAME = "fuzz-plans"
