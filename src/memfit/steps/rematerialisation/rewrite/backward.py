@@ -142,10 +142,21 @@ class _Chain:
                 run_after(op, before)
         # oneDNN merges a bias's gradient into the filter's: what waits for the one would then wait for the
         # other, which may wait for it in turn. So nothing waits for a bias's gradient, or what follows from it.
-        if op.type == "BiasAddGrad" or producers & self._of_biases:
+        if op.type == "BiasAddGrad":
             self._of_biases.add(op)
-        else:
+        elif not self._follows_from_bias(op):
             self._before = [op]
+
+    def pass_by(self, op: Op) -> None:
+        """Lets an op run when it can."""
+        self._follows_from_bias(op)
+
+    def _follows_from_bias(self, op: Op) -> bool:
+        """Whether an op reads a bias's gradient, or what follows from it, and so is not waited for either."""
+        follows = any(tensor.op in self._of_biases for tensor in op.inputs)
+        if follows:
+            self._of_biases.add(op)
+        return follows
 
 
 def _rewrite_in_chain(step: _Step, order: Sequence[int], chain: _Chain) -> None:
@@ -160,8 +171,10 @@ def _rewrite_in_chain(step: _Step, order: Sequence[int], chain: _Chain) -> None:
         else:
             _replace_inputs(op, inputs)
         traced = step.trace.ops[index]
-        if traced.reads_values and not traced.is_alias:  # a reshape runs when it can
+        if traced.reads_values and not traced.is_alias:
             chain.append(op)
+        else:  # as a reshape
+            chain.pass_by(op)
 
 
 def _rewrite_for_xla(
