@@ -29,8 +29,8 @@ BATCHES = (9,) if SMOKE else (3001, 5003, 8009)
 STEPS = 3
 MIB = 2**20
 NAME = "fuzz-plans"
-# Networks with smaller activations are left out: most of their arena is what the input pipeline holds, and roughly
-# (`estimation/waiting.py`).
+# Networks with smaller activations are left out: most of their arena is what the input pipeline holds, and that is
+# only roughly known (`estimation/waiting.py`).
 LEAST, PART = (0, 0.0) if SMOKE else (6 * MIB, 1 / 3)
 
 
