@@ -64,6 +64,30 @@ def list_random_peaks(figures: Any) -> list[Row]:
     return rows
 
 
+def list_random_plans(figures: Any) -> list[Row]:
+    """What became of random networks that were planned into less than stock Keras needs."""
+    rows = figures["rows"]
+    trained = [row for row in rows if "error" in row]
+    errors = [abs(row["error"]) for row in trained]
+    exact = [row["differs"] <= (1e-4 if row["network"]["mixed"] else 1e-9) for row in trained]
+    return [
+        ("networks drawn", str(len(rows))),
+        ("with enough activations, trained", str(len(trained))),
+        (
+            "of these refused, and trained in the memory advised",
+            str(sum("advised" in row for row in trained)),
+        ),
+        ("refused again in the memory advised", str(sum("contradicted" in row for row in rows))),
+        ("failed", str(sum("failure" in row for row in rows))),
+        ("ran out of memory on the way", str(sum(bool(row["events"]) for row in trained))),
+        ("trained to stock Keras's losses and variables", f"{sum(exact)} of {len(exact)}"),
+        (
+            "error of the planned peak: median, largest",
+            f"{_percent(median(errors))}, {_percent(max(errors))}",
+        ),
+    ]
+
+
 def list_random_networks(figures: Any) -> list[Row]:
     """How many networks differ from stock Keras."""
     return [(str(figures["networks"]), str(figures["differences"]))]
