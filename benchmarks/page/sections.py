@@ -58,8 +58,8 @@ SECTIONS = (
         ("fuzz-plans",),
         _TABLE,
         rows.list_random_plans,
-        note="Odd batches, float64. The largest errors are predictions that are too high, of steps that fit as they "
-        "are: in a small arena the allocator cuts its memory otherwise. Unfinished: 100 networks are to be drawn. "
+        note="Odd batches, float64. The largest errors are predictions that are too high, of steps that fit as "
+        "they are: in a small arena the allocator cuts its memory otherwise. Unfinished: 100 networks are to be drawn. "
         "Other work ran beside it.",
     ),
     Section(
