@@ -59,8 +59,8 @@ SECTIONS = (
         _TABLE,
         rows.list_random_plans,
         note="Odd batches, float64. The largest errors are predictions that are too high, of steps that fit as "
-        "they are: in a small arena the allocator cuts its memory otherwise. Unfinished: 100 networks are to be drawn. "
-        "Other work ran beside it.",
+        "they are: in a small arena the allocator cuts its memory otherwise. Unfinished: 100 networks are to be "
+        "drawn. Other work ran beside it.",
     ),
     Section(
         "Exactness: random networks against stock Keras in float64",
