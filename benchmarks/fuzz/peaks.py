@@ -12,6 +12,7 @@ import argparse
 import json
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -136,29 +137,41 @@ def summarise(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def make_rows(
+    name: str, about: str | None, first_seed: int, compare: Callable[[Network, int], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Makes the rows of a table of random networks, behind those that are in its results already.
+
+    Args:
+        name: The file of the results.
+        about: What `--help` says.
+        first_seed: The seed of the networks, unless the command line has another.
+        compare: Makes the row of a network with a number.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--networks", type=int, default=1 if SMOKE else 100)
+    parser.add_argument("--seed", type=int, default=first_seed)
+    options = parser.parse_args()
+    file = RESULTS / f"{name}.json"
+    kept = json.loads(file.read_text())["figures"] if file.exists() else {}
+    rows: list[dict[str, Any]] = kept["rows"] if kept.get("seed") == options.seed else []
+    for number, network in enumerate(draw(options.networks, options.seed)):
+        if number >= len(rows):
+            rows.append(compare(network, number))
+            write(name, {"seed": options.seed, "rows": rows})
+            shown = {key: value for key, value in rows[-1].items() if key != "network"}
+            print(number + 1, json.dumps(shown), file=sys.stderr, flush=True)
+    return rows
+
+
 def main() -> None:
     """Goes on behind the rows that are there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--networks", type=int, default=1 if SMOKE else 100)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    file = RESULTS / f"{NAME}.json"
-    kept = json.loads(file.read_text())["figures"] if file.exists() else {}
-    rows = kept["rows"] if kept.get("seed") == options.seed else []
-    for number, network in enumerate(draw(options.networks, options.seed)):
-        if number < len(rows):
-            continue
-        rows.append(compare(network, PRECISIONS[number % len(PRECISIONS)]))
-        file = write(NAME, {"seed": options.seed, "rows": rows})
-        last = rows[-1]
-        print(
-            number + 1,
-            last.get("failure") or ([f"{e:+.1%}" for e in last["error"]], last["capped"]),
-            file=sys.stderr,
-        )
+    rows = make_rows(
+        NAME, __doc__, 1, lambda network, number: compare(network, PRECISIONS[number % len(PRECISIONS)])
+    )
     print(summarise(rows))
     print("Wanted: median 3%, 95th percentile 12%, none beyond 30%, 97% complete, margin 12% on average.")
-    print(f"Written to {file}")
+    print(f"Written to {RESULTS / NAME}.json")
 
 
 if __name__ == "__main__":

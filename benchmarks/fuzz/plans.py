@@ -1,14 +1,12 @@
 """`make fuzz-plans`: random networks planned into half of their activations, and trained in an arena of that size.
 
-    python benchmarks/fuzz/plans.py --networks 50 --seed 1
+    python benchmarks/fuzz/plans.py --networks 100 --seed 7
 
 Each network has an odd batch. Stock Keras trains it in float64 in a large arena; memfit plans it exactly for less,
 in a process whose arena is no larger, and trains it there. Compared are predicted and measured peak, events, losses
 and weights. A refusal is asked once more, for the memory that it advises. Rows are kept: the next run goes on.
 """
 
-import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -19,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 import memfit
-from fuzz.compare import TOLERANCE
+from fuzz.compare import TOLERANCE, TOLERANCE_MIXED
 from fuzz.networks import Network, data
-from fuzz.peaks import compiled, draw
-from machine import RESULTS, SMOKE, isolated, write
+from fuzz.peaks import compiled, make_rows
+from machine import RESULTS, SMOKE, isolated
 from memfit.tables import table
 
 BATCHES = (9,) if SMOKE else (3001, 5003, 8009)
@@ -78,25 +76,29 @@ def compare(network: Network, batch: int) -> dict[str, Any]:
     row: dict[str, Any] = {"network": network, "batch": batch}
     try:
         losses, state = isolated(train_stock, network, batch, memory="8GiB")
-        needed, activations = isolated(ask, network, batch)
     except Exception as error:  # a network that stock Keras does not train
         return row | {"not_trained": f"{type(error).__name__}: {error}"[:200]}
-    if activations < max(LEAST, PART * needed):
-        return row | {"small": activations}
-    memory = needed - activations // 2
-    row |= {"needed": needed, "memory": memory}
     try:
+        needed, activations = isolated(ask, network, batch)
+        if activations < max(LEAST, PART * needed):
+            return row | {"small": activations}
+        memory = needed - activations // 2
+        row |= {"needed": needed, "memory": memory}
         planned = isolated(train_planned, network, batch, memory, memory=memory)
         if "refused" in planned:
             row["advised"] = memory = planned["refused"]
             planned = isolated(train_planned, network, batch, memory, memory=memory)
             if "refused" in planned:
                 return row | {"contradicted": planned["refused"]}
-    except Exception as error:  # it is counted, and the other rows are still made
+    except Exception as error:  # memfit's: it is counted, and the other rows are still made
         return row | {"failure": f"{type(error).__name__}: {error}"[:300]}
     pairs = [*zip(state, planned.pop("state"), strict=True), (losses, planned.pop("losses"))]
     row["differs"] = max(float(np.max(np.abs(np.subtract(*pair)), initial=0.0)) for pair in pairs)
     return row | planned | {"error": planned["predicted"] / planned["measured"] - 1}
+
+
+def _tolerance(row: dict[str, Any]) -> float:
+    return TOLERANCE_MIXED if row["network"]["mixed"] else TOLERANCE
 
 
 def summarise(rows: list[dict[str, Any]]) -> str:
@@ -124,21 +126,11 @@ def summarise(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Goes on behind the rows that are there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--networks", type=int, default=1 if SMOKE else 100)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    file = RESULTS / f"{NAME}.json"
-    kept = json.loads(file.read_text())["figures"] if file.exists() else {}
-    rows = kept["rows"] if kept.get("seed") == options.seed else []
-    for number, network in enumerate(draw(options.networks, options.seed)):
-        if number >= len(rows):
-            rows.append(compare(network, BATCHES[number % len(BATCHES)]))
-            file = write(NAME, {"seed": options.seed, "rows": rows})
-            shown = {key: value for key, value in rows[-1].items() if key != "network"}
-            print(number + 1, json.dumps(shown), file=sys.stderr, flush=True)
+    rows = make_rows(
+        NAME, __doc__, 7, lambda network, number: compare(network, BATCHES[number % len(BATCHES)])
+    )
     print(summarise(rows))
-    print(f"Written to {file}")
+    print(f"Written to {RESULTS / NAME}.json")
 
 
 if __name__ == "__main__":
