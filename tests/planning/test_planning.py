@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import tensorflow as tf
 import memfit
 from memfit import DoesNotFit, InvalidInput, Plan, Size
 from memfit.budgets.arena import arena_environment
-from memfit.errors import CannotTell
+from memfit.errors import CannotTell, StepFailed
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers.micro_batches import MicroBatches
 from memfit.planning.levers.rematerialisation import Rematerialisation
 from memfit.planning.planning import exchange_bytes
+from memfit.planning.recordings import Recordings
 from memfit.planning.refusal import refuse
 from memfit.steps.recipe import Recipe
 from planning.figures import Line, job_of, network, recordings_of, segments
@@ -159,6 +161,17 @@ def test_a_refusal_names_a_fidelity_only_after_it_was_recorded(constant: int, fi
     told = str(refuse(recordings_of(job, lines, recorded)))
     assert recorded[-1] == Recipe(micro_batch=2)
     assert ("this batch would fit" in told) == fits
+
+
+def test_a_refusal_advises_nothing_that_fails_when_it_is_recorded() -> None:
+    def record(recipe: Recipe | None, batch_size: int) -> Any:
+        if recipe is not None:
+            raise StepFailed("a layer does not compute in 16 bits")
+        return replace(Line(100, 10), batch_size=batch_size)
+
+    told = str(refuse(Recordings(job_of(network(), 700, "exact"), record)))
+    assert "does not fit into 700 B" in told
+    assert "this batch would fit" not in told
 
 
 def test_a_refusal_says_that_a_custom_step_cannot_be_changed() -> None:

@@ -7,6 +7,7 @@ after the tightest more faithful one has been recorded, or is predicted to be fa
 
 from collections.abc import Callable
 
+from memfit.errors import ProcessDied, StepFailed
 from memfit.planning.candidates import Candidate, choose_best
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.recordings import Recordings
@@ -49,7 +50,13 @@ def search_beyond(recordings: Recordings, batch_size: int, memory: int) -> Candi
     best = choose_best(farther, memory) or _choose_tightest(recordings, farther)
     if best is None:
         return None
-    recordings.record(best.recipe, batch_size)
+    try:
+        recordings.record(best.recipe, batch_size)
+    except (
+        StepFailed,
+        ProcessDied,
+    ):  # as a layer that does not compute in 16 bits: what fails is not advised
+        return None
     return choose_best([c for c in list_farther() if not recordings.can_record(c.recipe)], memory)
 
 
