@@ -8,6 +8,7 @@ import memfit
 from memfit.slimming.calls import calls_of
 from memfit.slimming.factorising import factor
 from memfit.slimming.shapes import read_shapes
+from memfit.slimming.variants.frozen import Frozen
 
 layers = keras.layers
 NAMES = ("separable", "narrow", "low-rank", "smaller input", "mixed precision", "frozen", "LoRA", "quantised")
@@ -213,6 +214,21 @@ def test_a_subclassed_model_says_why_not_and_is_slimmed_where_it_can_be():
         new = memfit.slim(model, name)
         np.testing.assert_allclose(np.asarray(new(x), "float32"), np.asarray(model(x)), atol=0.1)
     assert len(memfit.slim(model, "frozen", 0.3).trainable_weights) == 4
+
+
+def test_a_frozen_layer_with_layers_inside_says_how_it_stays_frozen_when_it_is_loaded(tmp_path):
+    inputs = keras.Input((6, 8))
+    x = layers.MultiHeadAttention(2, 4, name="attention")(inputs, inputs)
+    model = compiled(keras.Model(inputs, layers.Dense(2)(layers.Dense(8)(x))))
+    made = Frozen().make(model, 0.5)
+    assert any("inside of attention are trained again" in note for note in made.notes)
+    frozen = made.model
+    frozen.save(tmp_path / "frozen.keras")
+    loaded = keras.models.load_model(tmp_path / "frozen.keras", compile=False)
+    attention = loaded.get_layer("attention")
+    attention.trainable = True
+    attention.trainable = False
+    assert len(loaded.trainable_variables) == len(frozen.trainable_variables)
 
 
 class Tied(layers.Layer):

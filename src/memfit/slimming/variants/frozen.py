@@ -4,9 +4,15 @@ from typing import Any
 
 import keras
 
+from memfit.compat.keras_layers import all_layers
 from memfit.slimming.calls import leaf_layers
 from memfit.slimming.rebuilding import compile_like, copy_model
 from memfit.slimming.variants.variant import Made, Variant
+
+# Keras writes `trainable` of a layer into a file, not that of the layers inside, and ignores a value set already.
+_LOADED = (
+    "loaded from a file, the layers inside of {} are trained again: set its trainable to True, then to False"
+)
 
 
 class Frozen(Variant):
@@ -29,8 +35,10 @@ class Frozen(Variant):
         for layer in layers[:count]:
             layer.trainable = False
         normalised = any(isinstance(layer, keras.layers.BatchNormalization) for layer in layers[:count])
+        holders = [layer.name for layer in layers[:count] if len(all_layers(layer)) > 1]
         notes = (
             f"the first {count} of {len(layers)} layers with weights are frozen, up to {layers[count - 1].name}",
             *(["BatchNormalization among them normalises with its kept statistics"] if normalised else []),
+            *([_LOADED.format(", ".join(holders))] if holders else []),
         )
         return Made(compile_like(new, model), notes)
