@@ -37,6 +37,7 @@ def predict(network: str, variant: str, folder: str, file: str) -> dict[str, Any
     from dataclasses import asdict
 
     import memfit
+    from memfit.estimation.recording.sending import packed
     from memfit.slimming.shapes import read_shapes
 
     model = build(network)
@@ -54,21 +55,27 @@ def predict(network: str, variant: str, folder: str, file: str) -> dict[str, Any
         "parts": {kind: int(size) for kind, size in estimate.breakdown.items()},
         "shapes": asdict(read_shapes(model)),
         "trained": [bool(weight.trainable) for weight in model.weights],
+        "copy": packed(model),
     }
 
 
-def measure(network: str, file: str, folder: str, trained: list[bool]) -> int:
+def measure(network: str, file: str, folder: str, trained: list[bool], copy: bytes) -> int:
     """Trains a saved variant for some steps in an arena in which nothing was before; returns the peak.
 
     It is compiled anew: Keras builds the optimizer of a compiled model when it loads it, so that its first step
     leaves other gaps than that of a variant as `slim` returns it (111 instead of 123 MiB for EfficientNetV2B0). It
-    is frozen anew, too: Keras 3.15 loads the layers inside of a frozen MultiHeadAttention as trainable ones.
+    is frozen anew, too: Keras 3.15 loads the layers inside of a frozen MultiHeadAttention as trainable ones. It
+    loads none of the adapters inside of one either: then the copy is trained that the recorder gets.
     """
     sys.path.insert(0, folder)
     import keras
     import tensorflow as tf
 
+    from memfit.estimation.recording.sending import unpacked
+
     model = keras.models.load_model(file, compile=False)
+    if len(model.weights) != len(trained):
+        model, _ = unpacked(copy)
     for weight, is_trained in zip(model.weights, trained, strict=True):
         weight.trainable = is_trained
     compile_network(network, model)
@@ -87,7 +94,7 @@ def make_row(network: str, variant: str, rows: list[dict[str, Any]]) -> dict[str
         if "refused" in found:
             return row | found
         peaks = sorted(
-            isolated(measure, network, file, FOLDER, found["trained"], memory="12GiB")
+            isolated(measure, network, file, FOLDER, found["trained"], found["copy"], memory="12GiB")
             for _ in range(MEASUREMENTS)
         )
     peak = median(peaks)

@@ -49,7 +49,7 @@ class Job:
         device: The GPU it is planned for; None for this machine's CPU.
         ranks: How many processes train together; the batch is the largest share of one of theirs.
         shard_optimizer: Whether each of them may keep a part of the optimizer's state.
-        exchange: Bytes that adding up gradients over ranks takes beside a step.
+        beside: Bytes beside a step: adding up gradients over ranks, and other tensors of the process.
         is_fit: Whether Keras's `fit` trains; otherwise it is a loop of the user's own.
     """
 
@@ -63,12 +63,12 @@ class Job:
     device: GPU | None = None
     ranks: int = 1
     shard_optimizer: bool = False
-    exchange: int = 0
+    beside: int = 0
 
     @property
     def all_memory(self) -> Size:
         """Bytes that the job may take on its device."""
-        return Size(self.memory + self.exchange)
+        return Size(self.memory + self.beside)
 
     @property
     def reference_batch(self) -> int:

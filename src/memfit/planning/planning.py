@@ -10,12 +10,15 @@ from typing import Any, Literal
 
 from memfit.budgets.budget import budget
 from memfit.budgets.gpu_table import find_gpu
+from memfit.budgets.memory import Kind
 from memfit.budgets.peaks import take_one_region
 from memfit.compat import keras_layers
 from memfit.errors import InvalidInput
 from memfit.estimation.cache import is_on, remembered
 from memfit.estimation.estimate import Estimate, check_batch
 from memfit.estimation.fingerprint import fingerprint
+from memfit.estimation.margins import ROUNDED
+from memfit.estimation.optimizers import optimizers_of
 from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.kept import size_of
 from memfit.estimation.recording.specs import fixed_batch, spec_of
@@ -39,6 +42,7 @@ from memfit.steps.recipe import Recipe
 # Ranks add up gradients one after the other, in their own places: measured were 8 MiB beside gradients of 4 MiB
 # each (2 ranks, TensorFlow's ring on the CPU; docs/scaling.md). What NCCL takes on a GPU was not measured.
 _OF_LARGEST = 2.0
+_MIB = 2**20
 _progress = logging.getLogger("memfit.progress")
 
 
@@ -94,26 +98,28 @@ def plan(
         validation_batch_size = -(-validation_batch_size // ranks)
     card = find_gpu(device)
     available = card.usable if card and device and memory is None else read_memory(memory)
-    _check_weights(model, available)
+    beside = Size(0) if device is not None else measure_beside(model, available)
+    _check_weights(model, Size(max(0, available - beside)))
     exchange = exchange_bytes(model) if ranks > 1 else Size(0)
     job = Job(
         model,
         _share_of_rank(model, batch_size, ranks),
-        Size(available - exchange),
+        Size(available - exchange - beside),
         Fidelity.read(allow),
         data,
         validation_batch_size,
         card,
         ranks,
         shard_optimizer,
-        exchange,
+        exchange + beside,
     )
     if shapes is None:
         made = _plan_one(job, bounded=device is None)
     else:
         made = plan_for_shapes(job, shapes, partial(_plan_one, bounded=device is None), _estimate_stock)
-    stock, predicted = Size(made.stock + exchange), Size(made.predicted + exchange)
-    return replace(made, memory=available, stock=stock, predicted=predicted, ranks=ranks)
+    stock, predicted = Size(made.stock + job.beside), Size(made.predicted + job.beside)
+    source = f"{made.source}; and {beside} that are in use already" if beside else made.source
+    return replace(made, memory=available, stock=stock, predicted=predicted, ranks=ranks, source=source)
 
 
 def exchange_bytes(model: Any) -> Size:
@@ -252,6 +258,19 @@ def read_memory(memory: int | str | None) -> Size:
     """Reads what a job may take; None for what is free."""
     device = budget().device
     return device.free if memory is None else Size(memory, of=device.total)
+
+
+def measure_beside(model: Any, memory: Size) -> Size:
+    """Returns what of a memory other tensors of this process have: data, other networks.
+
+    Only an arena is shared with them for certain: a job may be planned for another GPU than the one that is here.
+    """
+    device = budget().device
+    if device.kind is not Kind.ARENA or memory > device.total:
+        return Size(0)
+    variables = [*model.variables, *(v for optimizer in optimizers_of(model) for v in optimizer.variables)]
+    others = device.total - device.free - (1 + ROUNDED) * sum(map(size_of, variables))
+    return Size(max(0, int(others) - (device.total - memory)) // _MIB * _MIB)
 
 
 def _check_weights(model: Any, memory: Size) -> None:

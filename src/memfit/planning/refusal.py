@@ -25,7 +25,7 @@ def refuse(recordings: Recordings) -> DoesNotFit:
     allowed = list_recorded(recordings, batch_size)
     closest = min(allowed, key=lambda candidate: recordings.needed(candidate.recipe, batch_size))
     needed = recordings.needed(closest.recipe, batch_size)
-    smallest = Size(int(needed * REPEATED) + job.exchange)
+    smallest = Size(int(needed * REPEATED) + job.beside)
     room = int(job.memory / REPEATED)
     largest = 0
     one_size = fixed_batch(job.model) is not None
@@ -39,6 +39,7 @@ def refuse(recordings: Recordings) -> DoesNotFit:
     each = f" on each of {job.ranks} ranks" if job.ranks > 1 else ""
     parts = [
         f"Batch {batch_size}{each} does not fit into {job.all_memory}{changes}.",
+        *([f"{Size(job.beside)} of it are in use already."] if job.beside and job.ranks == 1 else []),
         f"The smallest memory that would be enough is {smallest}" + ("." if one_size else ";"),
     ]
     if not one_size:
