@@ -1,12 +1,14 @@
 """A job that fits: what `memfit.fit` costs where no lever is needed, against `model.fit`.
 
-Step time: stock and memfit train the same model in turn, in one process; the ratio is the median of the rounds'.
+Step time: stock, stock again and memfit train the same model in turn, in one process; the ratio is the median of
+the rounds'.
 First step: each in a fresh process; the difference. Most of the time goes into tracing: four times a network.
 
     python benchmarks/fit/job_that_fits.py
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from memfit.tables import table
 
 ARENA = "4GiB"
 JOBS = [("tiny", 8)] if SMOKE else [("ViT", 8), ("MobileNetV2", 8)]
-ROUNDS = 1 if SMOKE else 9
+ROUNDS, STEPS = (1, 2) if SMOKE else (9, 16)
 
 
 def fit(way: str, model: Any, x: Any, y: Any, batch: int, plan: Any = None) -> float:
@@ -34,28 +36,17 @@ def fit(way: str, model: Any, x: Any, y: Any, batch: int, plan: Any = None) -> f
     return time.perf_counter() - start
 
 
-def step_times(name: str, batch: int, rounds: int = ROUNDS, steps: int = 4) -> dict[str, float]:
-    """Seconds per step, the median of some rounds in turn."""
-    import statistics
-
+def step_times(name: str, batch: int, rounds: int = ROUNDS, steps: int = STEPS) -> dict[str, float]:
+    """Seconds of a step of stock's, and what memfit's takes of it, in turn."""
     import memfit
     from models import compiled, data
+    from turns import take_turns
 
     model = compiled(name)
     x, y = data(model, batch * steps)
     made = memfit.plan(model, batch)
-    for way in ("stock", "memfit"):
-        fit(way, model, x, y, batch, made)  # traces
-    seconds: dict[str, list[float]] = {"stock": [], "memfit": []}
-    for number in range(rounds):
-        for way in ("stock", "memfit") if number % 2 else ("memfit", "stock"):
-            seconds[way].append(fit(way, model, x, y, batch, made) / steps)
-    pairs = zip(seconds["stock"], seconds["memfit"], strict=True)
-    return {
-        "stock": statistics.median(seconds["stock"]),
-        "memfit": statistics.median(seconds["memfit"]),
-        "ratio": statistics.median(ours / stock for stock, ours in pairs),
-    }
+    ways = {way: partial(fit, way, model, x, y, batch, made) for way in ("stock", "memfit")}
+    return take_turns(ways, rounds, steps)
 
 
 def first_step(way: str, name: str, batch: int) -> float:
@@ -78,8 +69,8 @@ def main() -> None:
                 "model": name,
                 "batch": batch,
                 "stock_step_s": times["stock"],
-                "memfit_step_s": times["memfit"],
-                "step_ratio": times["ratio"],
+                "step_ratio": times["memfit"],
+                "stock_again": times["stock again"],
                 "first_step_overhead_s": first["memfit"] - first["stock"],
                 "stock_first_step_s": first["stock"],
             }
@@ -89,14 +80,15 @@ def main() -> None:
             f["model"],
             f["batch"],
             f"{f['stock_step_s']:.3f} s",
+            f"{f['stock_again']:.3f}x",
             f"{f['step_ratio']:.3f}x",
             f"{f['stock_first_step_s']:.1f} s",
             f"{f['first_step_overhead_s']:+.1f} s",
         ]
         for f in figures
     ]
-    head = ["job that fits", "batch", "stock step", "memfit", "stock first step", "memfit"]
-    print(table(rows, head=head, right=[1, 2, 3, 4, 5]))
+    head = ["job that fits", "batch", "stock step", "stock again", "memfit", "stock first step", "memfit"]
+    print(table(rows, head=head, right=[1, 2, 3, 4, 5, 6]))
     print("Wanted: step at most 1.02x, first step at most +2.0 s.")
     print(f"Written to {write('fit-job-that-fits', figures)}")
 

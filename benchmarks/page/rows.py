@@ -134,17 +134,18 @@ def list_micro_batches(figures: Any) -> list[Row]:
 
 def list_costs(fit: Any, guard: Any) -> list[Row]:
     """What `fit` and the guard cost a job that fits."""
-    rows = [
-        (f"`memfit.fit`, {r['model']}", _x(r["step_ratio"]), f"{r['first_step_overhead_s']:+.1f} s", "")
-        for r in fit
+    return [
+        (
+            f"{label}, {r['model']}",
+            _x(r["step_ratio"]),
+            _x(r["stock_again"]),
+            f"{r['first_step_overhead_s']:+.1f} s",
+            _x(r["peak_ratio"]) if "peak_ratio" in r else "",
+        )
+        for label, measured in (("`memfit.fit`", fit), ("the guard alone", guard))
+        for r in measured
+        if r["step_ratio"]
     ]
-    for r in guard:
-        if r["step_ratio"]:
-            overhead = f"{r['first_step_overhead_s']:+.1f} s"
-            rows.append(
-                (f"the guard alone, {r['model']}", _x(r["step_ratio"]), overhead, _x(r["peak_ratio"]))
-            )
-    return rows
 
 
 def list_faults(figures: Any) -> list[Row]:

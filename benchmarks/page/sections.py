@@ -73,7 +73,7 @@ SECTIONS = (
         "A job that fits: what memfit costs",
         "bench-fit`, `make bench-guard",
         ("fit-job-that-fits", "guard"),
-        ("", "step time", "first step", "peak"),
+        ("", "step time", "stock again", "first step", "peak"),
         rows.list_costs,
         older=True,
     ),

@@ -196,14 +196,6 @@ def test_xla_puts_rows_into_a_tensor():
     assert step(tf.range(4), tf.constant([8, 9]), tf.constant(1)).numpy().tolist() == [0, 8, 9, 3]
 
 
-@canary("tf_graphs.shapes_in_resource", "handle_data_util.get_resource_handle_data", of="tensorflow")
-def test_a_resource_says_the_shape_it_holds():
-    variable = tf.Variable(tf.ones([2, 3]))
-    function = tf.function(lambda: variable.read_value()).get_concrete_function()
-
-    assert tf_graphs.shapes_in_resource(function.graph.inputs[0]) == [(2, 3)]
-
-
 @canary("tf_graphs.is_concrete_function", "ConcreteFunction", of="tensorflow")
 def test_a_traced_function_is_known():
     function = tf.function(lambda: tf.constant(1.0))

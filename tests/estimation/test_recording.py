@@ -130,3 +130,13 @@ def test_other_phases_have_no_optimizer(phase):
     recording = _record(None, phase)
     assert {variable.kind for variable in recording.variables} == {"weights"}
     assert len(recording.steps) >= 5
+
+
+def test_the_recorded_step_is_op_by_op_the_one_that_keras_traces():
+    model = _model()
+    recording = in_arena(record, packed(model, spec_of(model)), None, 8, 32, "train", memory="2GiB")
+    model.optimizer.build(model.trainable_variables)
+    traced = tf.function(model.train_step).get_concrete_function(spec_of(model).tensor_specs(8))
+
+    # TensorFlow starts ops that are ready in the order in which they were made: another order is another peak.
+    assert list(recording.inputs) == [op.name for op in traced.graph.get_operations()]

@@ -158,14 +158,6 @@ def same_op(op: Op, inputs: Sequence[Any]) -> Any:
     return _copy(op, inputs, tf.compat.v1.get_default_graph(), "part")
 
 
-def shapes_in_resource(handle: Any) -> list[tuple[int, ...]]:
-    """Returns the shapes of what a resource holds, by its handle in a graph; none where that does not say."""
-    from tensorflow.python.ops.handle_data_util import get_resource_handle_data
-
-    shapes = [shape_and_type.shape for shape_and_type in get_resource_handle_data(handle).shape_and_type]
-    return [tuple(dimension.size for dimension in shape.dim) for shape in shapes]
-
-
 def is_concrete_function(thing: object) -> bool:
     """Whether `thing` is a traced function; by its class's name, because `isinstance` runs code of proxies."""
     return type(thing).__name__ == "ConcreteFunction"

@@ -20,7 +20,6 @@ from memfit.estimation.recording.specs import Spec, bytes_per_sample, fixed_batc
 from memfit.estimation.recording.step import Build, Model, Step, Traced
 from memfit.estimation.recording.trace import Event, Trace, mark, traced
 from memfit.estimation.recording.tracing import Traces, inputs_of, trace_first
-from memfit.estimation.recording.updates import copy_updates
 from memfit.estimation.recording.xla import compiled_for
 
 # Threads run ops in another order in every step: a small model, whose few large ops may or may not run at the same
@@ -64,8 +63,6 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
     with traced() as trace:
         step = KerasStep(model, phase) if build is None else build(model)
         batches = ladder(largest, step.parts) if fixed is None else (fixed,)
-        for optimizer in optimizers if phase == "train" else ():
-            copy_updates(optimizer)  # with the update that the step's recipe gave it
         mark()
         fresh = [optimizer for optimizer in optimizers if not optimizer.built]
         if phase == "train" and fresh == [model.optimizer] == optimizers:
