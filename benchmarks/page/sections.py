@@ -75,7 +75,6 @@ SECTIONS = (
         ("fit-job-that-fits", "guard"),
         ("", "step time", "stock again", "first step", "peak"),
         rows.list_costs,
-        older=True,
     ),
     Section(
         "The largest batch in the same arena",
@@ -92,7 +91,6 @@ SECTIONS = (
         ("remat",),
         ("network", "step", "activations", "times less", "step time"),
         rows.list_rematerialised,
-        older=True,
     ),
     Section(
         "Gradient accumulation (micro-batches)",
@@ -101,7 +99,6 @@ SECTIONS = (
         ("network", "batch", "micro-batch", "peak", "step time"),
         rows.list_micro_batches,
         note="VGG19 is mostly weights: it gains nothing at batch 16.",
-        older=True,
     ),
     Section(
         "Large inputs: a 3D U-Net",
