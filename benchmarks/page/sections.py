@@ -48,8 +48,8 @@ SECTIONS = (
         ("zoo",),
         ("network", *_PEAKS, "margin", "completes in what it needs", "exact plan"),
         rows.list_zoo,
-        note="The arena of a plan has room for half of stock's activations. Measured before 18 November 2026, when the "
-        "recorder still copied optimizer updates, and over three steps instead of the five that are predicted. "
+        note="The arena of a plan has room for half of stock's activations. Measured before 18 November 2026, when "
+        "the recorder still copied optimizer updates, and over three steps instead of the five that are predicted. "
         "Unfinished: 44 networks are planned.",
     ),
     Section(

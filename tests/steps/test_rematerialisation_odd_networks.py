@@ -1,4 +1,4 @@
-"""Networks of which little or nothing can be saved: there are no choices, or few, and never a crash."""
+"""Networks of which little or nothing can be saved, or with odd orders of layers: few choices, and never a crash."""
 
 from collections.abc import Callable
 from typing import Any
@@ -77,6 +77,21 @@ def recurrent() -> keras.Model:
     return keras.Sequential([keras.Input((6, 4)), layers.LSTM(8), layers.Dense(2)])
 
 
+def branches_of_unequal_length() -> keras.Model:
+    """As in InceptionResNetV2: Keras calls layers of the short branch after later ones of the long branch."""
+
+    def convolve(x: Any, size: int) -> Any:
+        x = layers.Conv2D(6, size, padding="same", use_bias=False)(x)
+        return layers.Activation("relu")(layers.BatchNormalization(scale=False)(x))
+
+    x = image = keras.Input((8, 8, 6))
+    for _ in range(3):
+        long = convolve(convolve(convolve(x, 1), (1, 3)), (3, 1))
+        joined = layers.Concatenate()([convolve(x, 1), long])
+        x = layers.Activation("relu")(layers.Add()([x, layers.Conv2D(6, 1, padding="same")(joined)]))
+    return keras.Model(image, layers.Dense(2)(layers.GlobalAveragePooling2D()(x)))
+
+
 def gradients(model: keras.Model, call: Callable[..., Any], x: Any) -> list[Any]:
     @tf.function
     def step() -> Any:
@@ -99,7 +114,11 @@ def test_where_nothing_can_be_saved_there_are_no_choices(
     assert find_choices(build(), 4, compiled=compiled) == ()
 
 
-@pytest.mark.parametrize("build", [a_layer_called_twice, nested, recurrent], ids=lambda build: build.__name__)
+@pytest.mark.parametrize(
+    "build",
+    [a_layer_called_twice, nested, recurrent, branches_of_unequal_length],
+    ids=lambda build: build.__name__,
+)
 def test_what_little_can_be_saved_leaves_the_gradients_as_they_are(build: Callable[[], keras.Model]) -> None:
     model = build()
     for layer in model._flatten_layers():

@@ -141,17 +141,17 @@ class GradientShelf:
 def _from_the_last(ops: Sequence[Any]) -> list[Any]:
     """Returns the ops in an order in which they can run, those of the last weights as early as can be."""
     position: dict[Any, int] = {}
+    begun: set[Any] = set()
     for op in reversed(ops):
         waiting = [(op, False)]
         while waiting:
             one, inputs_done = waiting.pop()
-            if one in position:
-                continue
             if inputs_done:
                 position[one] = len(position)
-                continue
-            before = [*(tensor.op for tensor in one.inputs), *one.control_inputs]
-            waiting += [(one, True), *((other, False) for other in before if other not in position)]
+            elif one not in begun:
+                begun.add(one)
+                before = [*(tensor.op for tensor in one.inputs), *one.control_inputs]
+                waiting += [(one, True), *((other, False) for other in before if other not in begun)]
     return sorted(ops, key=position.__getitem__)
 
 

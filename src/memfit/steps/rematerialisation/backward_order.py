@@ -29,8 +29,8 @@ def order_backward_ops(
     readers: dict[Op, list[Op]] = {}
     for op in (op for op in backward if op in useful):
         groups.setdefault(levels[op], []).append(op)
-        for tensor in op.inputs:
-            readers.setdefault(tensor.op, []).append(op)
+        for other in list_awaited(op):
+            readers.setdefault(other, []).append(op)
     order: list[Op] = []
     for level in sorted(groups, reverse=True):
         group = groups[level]
@@ -50,8 +50,17 @@ def assign_levels(forward: Sequence[Op], backward: Sequence[Op]) -> dict[Op, int
     levels: dict[Op, int] = {}
     for op in backward:
         own = indices.get(forward_op_of(op), len(forward))
-        levels[op] = min([own, *(levels[tensor.op] for tensor in op.inputs if tensor.op in levels)])
+        levels[op] = min([own, *(levels[other] for other in list_awaited(op) if other in levels)])
     return {**indices, **levels}
+
+
+def list_awaited(op: Op) -> list[Op]:
+    """Lists the ops that an op waits for, whether it reads what they make or not.
+
+    A part of the gradient of a squared difference reads only what the forward pass made, but TensorFlow lets it wait
+    for the gradient that comes in.
+    """
+    return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
 
 
 def list_gradient_ops(gradients: Sequence[Tensor | None]) -> list[Op]:
@@ -95,5 +104,5 @@ def _find_sources(wanted: Iterable[Op], possible: Collection[Op]) -> set[Op]:
         op = waiting.pop()
         if op not in sources:
             sources.add(op)
-            waiting += [tensor.op for tensor in op.inputs if tensor.op in possible]
+            waiting += [other for other in list_awaited(op) if other in possible]
     return sources
