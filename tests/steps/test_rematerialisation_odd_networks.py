@@ -1,4 +1,4 @@
-"""Networks of which little or nothing can be saved, or with odd orders of layers: few choices, and never a crash."""
+"""Networks of which little can be saved, or with odd orders of layers: few choices, and never a crash."""
 
 from collections.abc import Callable
 from typing import Any

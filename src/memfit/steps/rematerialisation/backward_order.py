@@ -57,8 +57,8 @@ def assign_levels(forward: Sequence[Op], backward: Sequence[Op]) -> dict[Op, int
 def list_awaited(op: Op) -> list[Op]:
     """Lists the ops that an op waits for, whether it reads what they make or not.
 
-    A part of the gradient of a squared difference reads only what the forward pass made, but TensorFlow lets it wait
-    for the gradient that comes in.
+    A part of the gradient of a squared difference reads only what the forward pass made, but TensorFlow lets it
+    wait for the gradient that comes in.
     """
     return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
 
