@@ -168,8 +168,8 @@ SECTIONS = (
         ("network", "variant", *_PEAKS, "spread of 3 runs"),
         rows.list_variants,
         note="Measured is the median of three fresh processes that load the variant; spread is the largest of them "
-        "over the smallest. Other work ran beside it. ResNet50, ViT and U-Net are to be measured again: their rows are "
-        "of the recorder before 18 November 2026.",
+        "over the smallest. Other work ran beside it. ResNet50, ViT and U-Net are to be measured again: their rows "
+        "are of the recorder before 18 November 2026.",
     ),
     Section("Leaks: 20 loops that leak, 20 that do not", "bench-leaks", ("leaks",), _TABLE, rows.list_leaks),
     Section(
