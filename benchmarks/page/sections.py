@@ -40,7 +40,7 @@ SECTIONS = (
         _TABLE,
         rows.list_estimates,
         note="Measured is one run of five steps. Networks of a few large ops peak higher or lower from run to run, "
-        "depending on which ops run at the same time: a small CNN between 231 and 339 MiB.",
+        "depending on which ops run at the same time: a small CNN between 231 and 335 MiB.",
     ),
     Section(
         "Estimates and plans: networks it was not tuned on",
@@ -48,9 +48,10 @@ SECTIONS = (
         ("zoo",),
         ("network", *_PEAKS, "margin", "completes in what it needs", "exact plan"),
         rows.list_zoo,
-        note="The arena of a plan has room for half of stock's activations. Measured before 18 November 2026, when "
-        "the recorder still copied optimizer updates, and over three steps instead of the five that are predicted. "
-        "Only InceptionResNetV2 is newer. Unfinished: 44 networks are planned.",
+        note="The arena of a plan has room for half of stock's activations. Measured with a "
+        "recorder that copied optimizer updates (until 18 November 2026; estimates may differ now), and over three "
+        "steps instead of the five that are predicted. Only InceptionResNetV2 is newer. Unfinished: 44 networks are "
+        "planned.",
     ),
     Section(
         "Estimates: random networks",
@@ -169,7 +170,7 @@ SECTIONS = (
         rows.list_variants,
         note="Measured is the median of three fresh processes that load the variant; spread is the largest of them "
         "over the smallest. Other work ran beside it. ResNet50, ViT and U-Net are to be measured again: their rows "
-        "are of the recorder before 18 November 2026.",
+        "are of the recorder that copied optimizer updates (until 18 November 2026).",
     ),
     Section("Leaks: 20 loops that leak, 20 that do not", "bench-leaks", ("leaks",), _TABLE, rows.list_leaks),
     Section(

@@ -133,7 +133,9 @@ def test_other_phases_have_no_optimizer(phase):
 
 
 def test_the_recorded_step_is_op_by_op_the_one_that_keras_traces():
-    model = _model()
+    like = [keras.layers.Dense(64, activation="relu") for _ in range(3)]
+    model = keras.Sequential([keras.Input((64,)), *like])
+    model.compile("adam", "mse")
     recording = in_arena(record, packed(model, spec_of(model)), None, 8, 32, "train", memory="2GiB")
     model.optimizer.build(model.trainable_variables)
     traced = tf.function(model.train_step).get_concrete_function(spec_of(model).tensor_specs(8))
