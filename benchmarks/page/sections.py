@@ -50,8 +50,8 @@ SECTIONS = (
         rows.list_zoo,
         note="The arena of a plan has room for half of stock's activations. Measured with a "
         "recorder that copied optimizer updates (until 18 November 2026; estimates may differ now), and over three "
-        "steps instead of the five that are predicted. Only InceptionResNetV2 is newer. Unfinished: 44 networks are "
-        "planned.",
+        "steps instead of the five that are predicted. Only InceptionResNetV2 is newer. Unfinished: 44 networks "
+        "are planned.",
     ),
     Section(
         "Estimates: random networks",
