@@ -59,7 +59,8 @@ SECTIONS = (
         ("fuzz-peaks",),
         _TABLE,
         rows.list_random_peaks,
-        note="Peaks of 8 MiB and more, at 1/4 to 16 times the estimated batch. Unfinished: 100 networks planned.",
+        note="Peaks of 8 MiB and more, at 1/4 to 16 times the estimated batch. Measured with the recorder that copied "
+        "optimizer updates. Unfinished: 100 networks planned.",
     ),
     Section(
         "Plans: random networks in an arena for half of their activations",
@@ -69,7 +70,7 @@ SECTIONS = (
         rows.list_random_plans,
         note="Odd batches, float64. The largest errors are predictions that are too high, of steps that fit as "
         "they are: in a small arena the allocator cuts its memory otherwise. Unfinished: 100 networks are to be "
-        "drawn. Other work ran beside it.",
+        "drawn. Other work ran beside it. Measured with the recorder that copied optimizer updates.",
     ),
     Section(
         "Exactness: random networks against stock Keras in float64",
