@@ -59,8 +59,8 @@ SECTIONS = (
         ("fuzz-peaks",),
         _TABLE,
         rows.list_random_peaks,
-        note="Peaks of 8 MiB and more, at 1/4 to 16 times the estimated batch. Measured with the recorder that copied "
-        "optimizer updates. Unfinished: 100 networks planned.",
+        note="Peaks of 8 MiB and more, at 1/4 to 16 times the estimated batch. Measured with the recorder that "
+        "copied optimizer updates. Unfinished: 100 networks planned.",
     ),
     Section(
         "Plans: random networks in an arena for half of their activations",
