@@ -48,7 +48,7 @@ class Run:
         (folder / "faults").mkdir(parents=True)
         for place, fault in faults.items():
             (folder / "faults" / place).write_text(fault)
-        self.faults, self.deaths, self.restarts = faults, [], []
+        self.faults, self.told, self.restarts = faults, [], []
         self._died = time.time()
         home = Path.cwd()
         os.chdir(folder)
@@ -65,13 +65,19 @@ class Run:
         self.shortages = memory.read_text().splitlines() if memory.exists() else []
         self.result = pickle.loads((folder / "out").read_bytes()) if (folder / "out").exists() else None
 
+    @property
+    def deaths(self) -> int:
+        """How many processes died and were followed by another."""
+        return sum(line.startswith("restart ") for line in self.told)
+
     def missed(self) -> int:
         """How often memory was missed; what was taken away and not missed is no fault."""
-        return len({text.partition(" ")[2] for text in self.shortages}) + len(self.deaths)
+        return len({text.partition(" ")[2] for text in self.shortages}) + self.deaths
 
     def _tell(self, line: str) -> None:
-        self._note_restart(Path.cwd())
-        self.deaths.append(line)
+        if line.startswith("restart "):
+            self._note_restart(Path.cwd())
+        self.told.append(line)
 
     def _note_restart(self, folder: Path) -> None:
         """Seconds from a process's begin (or the death before it) to its first batch."""
@@ -135,7 +141,7 @@ def measure(name: str, kind: str, count: int, folder: Path) -> dict[str, Any]:
         "training": name,
         "faults": kind,
         "happened": len(run.faults) - len(run.left) if kind == "process" else run.missed(),
-        "deaths": len(run.deaths),
+        "deaths": run.deaths,
         "batches": batches,
         "batches_seen": 0 if run.result is None else len(run.result["batches"]),
         "largest_difference": off,
@@ -143,7 +149,7 @@ def measure(name: str, kind: str, count: int, folder: Path) -> dict[str, Any]:
         "own_start_s": own,
         "restart_beyond_own_start_s": [seconds - own for seconds in run.restarts[1:]],
         "seconds": run.seconds,
-        "told": run.deaths + run.shortages,
+        "told": run.told + run.shortages,
     }
 
 

@@ -124,7 +124,6 @@ SECTIONS = (
         ("training", "faults", "batches trained", "largest difference of a weight"),
         rows.list_faults,
         note="The machine was busy with other work.",
-        older=True,
     ),
     Section(
         "Several ranks against one device, in float64",
