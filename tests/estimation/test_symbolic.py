@@ -26,6 +26,15 @@ class Classifier(keras.Model):
         return self.classes(self.pooling(self.convolution(x)))
 
 
+def test_floats_of_arrays_have_the_type_that_fit_gives_them_and_those_of_batches_their_own() -> None:
+    model = Classifier()
+    model.compile("sgd", "mse")
+    arrays = (np.zeros((4, 8, 8, 3), "float64"), np.zeros((4, 10), "float16"))
+    dataset = tf.data.Dataset.from_tensor_slices(arrays).batch(2)
+    assert [leaf.dtype for leaf in spec_of(model, arrays).structure] == ["float32", "float32"]
+    assert [leaf.dtype for leaf in spec_of(model, dataset).structure] == ["float64", "float16"]
+
+
 class TwoOutputs(keras.Model):
     def __init__(self) -> None:
         super().__init__()

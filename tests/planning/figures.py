@@ -37,6 +37,9 @@ class Line:
 
     at = sketch
 
+    def speaks_for(self, batch_size: int) -> bool:
+        return self.compiled or self.batch_size / 2 <= batch_size <= 2 * self.batch_size
+
     @property
     def prediction(self) -> Any:
         return self

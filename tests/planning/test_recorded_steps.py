@@ -7,8 +7,6 @@ import pytest
 
 from memfit import Size
 from memfit.planning.build_plan import build_plan
-from memfit.planning.candidates import Candidate
-from memfit.planning.fidelity import Fidelity
 from memfit.planning.recorded_step import RecordedStep
 from memfit.planning.search import LARGEST, find_largest_batch
 from memfit.steps.recipe import Recipe
@@ -55,16 +53,38 @@ def test_what_was_not_recorded_follows_from_what_was() -> None:
     assert recordings.need(Recipe(16, inputs_on_host=True), 32) == 260 + GRADIENTS
 
 
-@pytest.mark.parametrize(("each", "realised"), [(8, 0.32), (5, 0.8), (2, 1.28)])
-def test_other_segments_are_taken_to_save_the_part_that_a_recording_found_to_be_real(
-    each: int, realised: float
+@pytest.mark.parametrize(("each", "saved"), [(8, 0), (5, 30), (2, 78)])
+def test_other_segments_are_taken_to_miss_their_prediction_by_what_the_recorded_ones_did(
+    each: int, saved: int
 ) -> None:
     """More than was predicted, too: the recording knows of temporaries, the prediction does not."""
     recordings = _recordings({Recipe(segments=SEGMENTS): _line(100, each)})
     recordings.record(Recipe(segments=SEGMENTS), 8)
     assert recordings.need(Recipe(segments=SEGMENTS), 8) == 100 + 8 * each + _waiting(8)
     other = replace(SEGMENTS, activation_bytes=Size(440))  # 200 at a batch of 64, 50 at 16
-    assert recordings.need(Recipe(segments=other), 16) == 260 - int(realised * 50) + _waiting(16)
+    assert recordings.need(Recipe(segments=other), 16) == 260 - saved + _waiting(16)
+
+
+def test_a_recording_that_shows_no_saving_does_not_keep_tighter_segments_from_being_recorded() -> None:
+    recordings = _recordings({Recipe(segments=SEGMENTS): _line(100, 10)})
+    recordings.record(Recipe(segments=SEGMENTS), 8)
+    tighter = replace(
+        SEGMENTS, activation_bytes=Size(40)
+    )  # 600 at a batch of 64, 75 at 8, of which 50 were missed
+    assert recordings.need(Recipe(segments=tighter), 8) == 180 - 25 + _waiting(8)
+
+
+def test_a_recording_of_a_far_batch_is_not_taken_for_one_of_the_batch_in_question() -> None:
+    recordings = _recordings({Recipe(2): _line(150, 6)})
+    recordings.record(Recipe(1), 64)  # two parts of one sample
+    assert recordings.candidate(Recipe(2), 64).recorded
+    far = recordings.candidate(Recipe(16), 64)
+    assert (far.recorded, far.bounded) == (False, False)
+    assert far.need == 150 + 6 * 32 + 32 + _waiting(64)  # what is known until it is recorded
+    recordings.record(Recipe(16), 64)
+    near, smaller = (recordings.candidate(Recipe(size), 64) for size in (22, 4))
+    assert (near.recorded, near.bounded) == (True, True)
+    assert (smaller.recorded, smaller.bounded) == (False, True)
 
 
 def test_a_step_in_parts_is_recorded_with_two_of_them_of_which_one_waits() -> None:
@@ -79,7 +99,7 @@ def test_what_a_lever_saves_is_the_difference_of_the_peaks_whatever_margins_they
     recordings = recordings_of(job, {Recipe(): _line(1000, 10, margin=0.5), ours: _line(100, 5, margin=0.1)})
     recordings.record(ours, 8)
     assert recordings.saving(ours, Recipe(), 8) == 1080 - 140
-    plan = build_plan(recordings, 8, Candidate(ours, Fidelity.EXACT, recordings.need(ours, 8), 1.2))
+    plan = build_plan(recordings, 8, recordings.candidate(ours, 8))
     assert next(row.saving for row in plan.levers if row.used) == plan.stock - plan.predicted == 1080 - 140
 
 

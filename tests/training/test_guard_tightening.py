@@ -5,11 +5,16 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
+import memfit
 from memfit.planning.fidelity import Fidelity
 from memfit.steps.recipe import Recipe
 from memfit.training.guard.tightening import Tightening
+from prepared import in_arena
+from training.hunger import appetite, eat
+from training.parity import levers
 
 DATA = (np.zeros((32, 64), "float32"), np.zeros((32, 1), "float32"))
 
@@ -94,3 +99,38 @@ def test_the_end_says_what_would_help() -> None:
     )
     assert "1.0 MiB" in text
     assert 'allow="near"' in text
+
+
+class OnceHungry(layers.Layer):
+    def call(self, x: Any) -> Any:
+        return eat("once", x)
+
+
+class HungryInBatch2(keras.callbacks.Callback):
+    """Lets memory run out once, in the second batch, and notes the bytes in use after each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_use: list[int] = []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        appetite("once").assign(5 * 2**18 if batch == 1 else 0)  # 8 samples want 40 MiB, and 4 want 20
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.in_use.append(tf.config.experimental.get_memory_info("CPU:0")["current"])
+
+
+def _in_use_around_a_shortage() -> list[int]:
+    model = keras.Sequential([keras.Input((512,)), OnceHungry(), layers.Dense(2048), layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    x, y = np.zeros((48, 512), "float32"), np.zeros((48, 1), "float32")
+    watch = HungryInBatch2()
+    plan = levers(model, 16, 8)
+    run = memfit.fit(model, x, y, batch_size=16, verbose=0, plan=plan, callbacks=[watch]).memory
+    assert run.events[-1].done.endswith("micro-batches of 4")
+    return watch.in_use
+
+
+def test_smaller_micro_batches_leave_nothing_of_the_larger_ones_in_memory() -> None:
+    before, *after = in_arena(_in_use_around_a_shortage, memory="48MiB")
+    assert max(after) - before < 2**20  # gradients take 4 MiB

@@ -16,6 +16,10 @@ from memfit.showing import Shown
 from memfit.sizes import Size
 from memfit.tables import table
 
+# A recording made for a batch holds its half too, and speaks for what is between its half and its double: a Conv3D
+# took twice as much at 32 as at 16.
+_FAR = 2
+
 
 def check_batch(fixed: int | None, batch_size: Any) -> None:
     """Refuses what is no batch size, or not the only one that a model allows."""
@@ -128,6 +132,10 @@ class Estimate(Shown):
         check_batch(self.made_from.fixed_batch, batch_size)
         base = self if self.nearby is None else self.nearby(batch_size)
         return replace(base, batch_size=batch_size, sketched=False, worst=self.worst)
+
+    def speaks_for(self, batch_size: int) -> bool:
+        """Whether its figures hold for a batch size without another recording; a compiler is asked about each."""
+        return self.compiled or self.batch_size / _FAR <= batch_size <= _FAR * self.batch_size
 
     def sketch(self, batch_size: int) -> "Estimate":
         """Returns the estimate at another batch size in milliseconds, to rank many of them.

@@ -11,10 +11,6 @@ from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.step import Build
 from memfit.estimation.worst_batch import batch_size_of, estimate_worst, look_where_needed
 
-# A recording made for a batch holds its half too, and speaks for what is between its half and its double: a Conv3D
-# took twice as much at 32 as at 16.
-_FAR = 2
-
 
 def estimate(
     model: Any,
@@ -82,7 +78,7 @@ class _Recorded:
         self._known: dict[int, Estimate] = {}
 
     def __call__(self, batch_size: int) -> Estimate:
-        near = [batch for batch in self._known if batch <= _FAR * batch_size <= _FAR**2 * batch]
+        near = [batch for batch, made in self._known.items() if made.speaks_for(batch_size)]
         if not near:
             with Recorder(self._model, self._data, self._device) as recorder:
                 made = recorder.estimate(batch_size, self._build)

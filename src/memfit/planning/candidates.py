@@ -22,12 +22,17 @@ class Candidate:
         fidelity: The farthest that any of its levers goes.
         need: Predicted bytes, with margin.
         time: Predicted time of a step as a multiple of stock's.
+        recorded: Whether another recording would tell nothing more: there is one of about this batch, or it cannot
+            be recorded.
+        bounded: Whether there is one of about this batch, or of a larger one.
     """
 
     recipe: Recipe
     fidelity: Fidelity
     need: int
     time: float
+    recorded: bool
+    bounded: bool
 
     @property
     def levers(self) -> int:

@@ -86,9 +86,9 @@ class Job:
         return why_not_micro_batches(self.model)
 
     @property
-    def updates(self) -> bool:
-        """Whether the step updates the weights, and keeps their gradients until then."""
-        return not (self.model.jit_compile or self.fixed_step is not None)
+    def is_guarded(self) -> bool:
+        """Whether `fit` runs a step that can be undone, which takes other memory than Keras's own."""
+        return not self.model.jit_compile
 
     def build(self, recipe: Recipe | None) -> Build | None:
         """Returns what builds the step of a recipe on the copy that is recorded; of None, the model's own."""

@@ -35,8 +35,8 @@ class LossJob(Job):
         return None
 
     @property
-    def updates(self) -> bool:
-        """The update is the user's."""
+    def is_guarded(self) -> bool:
+        """Its own step is the guarded one: the update is the user's."""
         return False
 
     @cached_property

@@ -33,7 +33,13 @@ from memfit.planning.levers import levers_for
 from memfit.planning.plan import Plan
 from memfit.planning.recordings import Recordings
 from memfit.planning.refusal import refuse
-from memfit.planning.search import list_recorded, record_tightest, search_largest_batch, search_recipe
+from memfit.planning.search import (
+    list_recorded,
+    record_tightest,
+    search_largest_batch,
+    search_recipe,
+    try_unchanged,
+)
 from memfit.planning.varying_shapes import plan_for_shapes
 from memfit.sizes import Size
 from memfit.steps.gradients import LEAST_PACK
@@ -203,8 +209,7 @@ def _search(job: Job, recorder: Recorder) -> Plan:
         batch_size, chosen = search_largest_batch(recordings)
     else:
         batch_size = job.batch_size
-        stock = Candidate(Recipe(), Fidelity.EXACT, recordings.need(Recipe(), batch_size), 1.0)
-        chosen = choose_best([stock], job.memory)
+        chosen = try_unchanged(recordings, batch_size)
         if chosen is None:
             _ = job.segment_choices
             _progress.info("batch %d does not fit as it is: comparing levers", batch_size)
@@ -237,6 +242,8 @@ def _name_step(job: Job, recipe: Recipe | None, batch_size: int) -> str:
     if recipe is None:
         plain = "stock Keras's step" if job.is_fit else "the plain step"
         return f"{plain}, batch {batch_size}"
+    if recipe == Recipe():
+        return f"the guarded step, batch {batch_size}"
     if recipe.micro_batch is None:
         return f"{recipe}, batch {batch_size}"
     return str(replace(recipe, micro_batch=batch_size // RECORDED_PARTS))

@@ -73,11 +73,6 @@ class RecordedStep:
         """What of the peak are activations."""
         return int(self.estimate.sketch(batch_size).breakdown["activations"])
 
-    def kept(self, batch_size: int) -> int:
-        """What of the peak stays from step to step: weights and the optimizer's state."""
-        breakdown = self.estimate.sketch(batch_size).breakdown
-        return int(breakdown["weights"] + breakdown["optimizer state"])
-
     def slower_than(self, other: "RecordedStep") -> float | None:
         """How much longer it takes than another step, as a part of that; None without a compiler."""
         mine, others = self.estimate.step_time, other.estimate.sketch(self.estimate.batch_size).step_time

@@ -1,5 +1,6 @@
 """What recordings have shown of a job's step, and what follows for recipes and batches that were not recorded."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,9 +17,6 @@ from memfit.planning.recorded_step import RecordedStep
 from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import Segments
 
-# Temporary tensors of a weight's size in its update, at the most: Adam's has three.
-_IN_UPDATE = 4
-
 Record = Callable[[Recipe | None, int], Estimate]
 
 
@@ -34,14 +32,14 @@ class Recordings:
         self.job, self._record = job, record
         self.inputs = held_bytes(job.spec.batch(1))
         self.gradients = sum(map(size_of, job.model.trainable_variables))
-        self._realised = 1.0  # the part of a predicted saving that the last recording found to be real
+        # What segments were predicted to save too much, for each sample, as the last recording has shown.
+        self._missed = 0.0
         self._activations: dict[int, int] = {}
         self.stock = RecordedStep(record(None, job.reference_batch), job.memory, job.reference_batch)
-        # Keras's own step updates weights as their gradients come.
-        self._steps = {Recipe(): self.stock, Recipe(immediate_update=True): self.stock}
-        if self._may_run_out_in_update():
-            step = record(Recipe(), job.reference_batch)
-            self._steps[Recipe()] = RecordedStep(step, job.memory, job.reference_batch)
+        # Keras's own step updates weights as their gradients come; the guarded one keeps them until all are there.
+        self._steps = {Recipe(immediate_update=True): [self.stock]}
+        if self.stock.by_compiler or not job.is_guarded:
+            self._steps[Recipe()] = [self.stock]
 
     # What levers and candidates ask.
 
@@ -50,7 +48,7 @@ class Recordings:
 
         What was not recorded follows from what was, lever by lever.
         """
-        step = self._steps.get(_kind(recipe))
+        step = self._find_step(recipe, batch_size)
         if step is not None and not recipe.inputs_on_host:
             recorded = _recorded_batch(recipe, batch_size)
             # Of a recorded batch, the samples that are not in the part being computed wait as well.
@@ -74,13 +72,13 @@ class Recordings:
         return self.stock.estimate.made_from.fixed_part(batch_size)
 
     def saved_by_segments(self, segments: Segments, batch_size: int) -> int:
-        """What segments save by their own prediction, as far as recordings have shown it to be real."""
-        return int(self._realised * _predicted(segments, batch_size))
+        """What segments save by their own prediction, less what the last recording showed to be missing."""
+        return max(0, _predicted(segments, batch_size) - int(self._missed * batch_size))
 
     def recomputed(self, segments: Segments) -> float:
         """The extra time of segments: by the kernels that a GPU's compiler made of them, where it was asked."""
-        step = self._steps.get(Recipe(segments=segments))
-        measured = None if step is None else step.slower_than(self.stock)
+        steps = self._steps.get(Recipe(segments=segments))
+        measured = None if steps is None else steps[-1].slower_than(self.stock)
         return segments.recomputed if measured is None else measured
 
     # What the search asks.
@@ -88,46 +86,43 @@ class Recordings:
     def candidates(self, batch_size: int, allow: Fidelity | None = None) -> list[Candidate]:
         """Lists every candidate for a batch up to a fidelity, the job's unless told, stock's step first."""
         allow = self.job.allow if allow is None else allow
-        return [
-            Candidate(
-                recipe,
-                judge_fidelity(self.job, recipe),
-                self.need(recipe, batch_size),
-                predict_time(self, recipe, batch_size),
-            )
-            for recipe in list_recipes(self.job, batch_size, allow)
-        ]
+        return [self.candidate(recipe, batch_size) for recipe in list_recipes(self.job, batch_size, allow)]
 
-    def can_record(self, recipe: Recipe) -> bool:
-        """Whether recording a recipe would tell more than is known.
-
-        A GPU's compiler takes minutes for a step in micro-batches, and XLA on the CPU has them in another form.
-        """
-        if _kind(recipe) in self._steps:
-            return False
-        return recipe.micro_batch is None or not (self.job.model.jit_compile or self.stock.by_compiler)
+    def candidate(self, recipe: Recipe, batch_size: int) -> Candidate:
+        """Returns a recipe for a batch with all that is known of it."""
+        recorded, largest = not self._can_record(recipe, batch_size), self._largest_recorded(recipe)
+        return Candidate(
+            recipe,
+            judge_fidelity(self.job, recipe),
+            self.need(recipe, batch_size),
+            predict_time(self, recipe, batch_size),
+            recorded=recorded,
+            bounded=recorded or _recorded_batch(recipe, batch_size) <= largest,
+        )
 
     def record(self, recipe: Recipe, batch_size: int) -> None:
         """Records a recipe, if that would tell more."""
-        if not self.can_record(recipe):
+        if not self._can_record(recipe, batch_size):
             return
         kind, batch, segments = _kind(recipe), _recorded_batch(recipe, batch_size), recipe.segments
         step = replace(kind, micro_batch=recipe.micro_batch)
         before = 0 if segments is None else self.need(replace(step, segments=None), batch)
-        self._steps[kind] = RecordedStep(self._record(kind, batch), self.job.memory, batch)
+        recorded = RecordedStep(self._record(kind, batch), self.job.memory, batch)
+        self._steps.setdefault(kind, []).append(recorded)
         if segments is not None:
-            predicted = _predicted(segments, recipe.micro_batch or batch_size)
-            self._realised = max(0.0, (before - self.need(step, batch)) / max(predicted, 1))
+            samples = recipe.micro_batch or batch_size
+            saved = before - self.need(step, batch)
+            self._missed = (_predicted(segments, samples) - saved) / samples
 
     def look_at(self, recipe: Recipe, batch_size: int) -> None:
         """Makes the figures of a recorded recipe exact for a batch."""
-        step = self._steps.get(_kind(recipe))
+        step = self._find_step(recipe, batch_size)
         if step is not None:
             step.look_at(_recorded_batch(recipe, batch_size))
 
     def needed(self, recipe: Recipe, batch_size: int) -> int:
         """The smallest memory in which a recipe fits: what is advised when the job's memory is too small."""
-        step = self._steps.get(_kind(recipe))
+        step = self._find_step(recipe, batch_size)
         if step is None:
             return self.need(recipe, batch_size)
         recorded = _recorded_batch(recipe, batch_size)
@@ -143,33 +138,42 @@ class Recordings:
         return self._peak(without, batch_size)[0] - self._peak(recipe, batch_size)[0]
 
     def _peak(self, recipe: Recipe, batch_size: int) -> tuple[int, int]:
-        step, recorded = self._steps.get(_kind(recipe)), _recorded_batch(recipe, batch_size)
+        step, recorded = self._find_step(recipe, batch_size), _recorded_batch(recipe, batch_size)
         if step is None:  # it has the margin of the stock step that computes as many samples at once
             step, recorded = self.stock, recipe.micro_batch or batch_size
         need = self.need(recipe, batch_size)
         margin = step.need(recorded) - step.peak(recorded)
-        filled = 0 if step is self.stock else step.filled(recorded)
+        filled = step.filled(recorded)
         return need - margin + filled, max(0, margin - filled)
 
     def timeline(self, recipe: Recipe, batch_size: int) -> StepTimeline | None:
         """Returns the predicted memory of a recipe's step; None where it was not recorded."""
-        step = self._steps.get(_kind(recipe))
+        step = self._find_step(recipe, batch_size)
         if step is None:
             return None
         return timeline_of(step.estimate.sketch(_recorded_batch(recipe, batch_size)))
 
-    def _may_run_out_in_update(self) -> bool:
-        """Whether an update from all gradients at once may take more than there is, where stock's own does not.
+    def _find_step(self, recipe: Recipe, batch_size: int) -> RecordedStep | None:
+        """Finds the recorded step of a recipe with the nearest batch; at first stock's for the guarded one."""
+        steps = self._steps.get(_kind(recipe))
+        if steps is None:
+            return self.stock if _kind(recipe) == Recipe() else None
+        batch = _recorded_batch(recipe, batch_size)
+        return min(steps, key=lambda step: abs(math.log(step.estimate.batch_size / batch)))
 
-        `fit` applies gradients when all are computed, so that a step that failed can be undone; stock Keras may
-        apply each as soon as it is there. Where activations are most of a step, that makes no difference.
+    def _largest_recorded(self, recipe: Recipe) -> int:
+        """Returns the largest batch for which a recipe was recorded; 0 for none."""
+        return max((step.estimate.batch_size for step in self._steps.get(_kind(recipe), ())), default=0)
+
+    def _can_record(self, recipe: Recipe, batch_size: int) -> bool:
+        """Whether recording a recipe for a batch would tell more than is known.
+
+        A GPU's compiler takes minutes for a step in micro-batches, and XLA on the CPU has them in another form.
         """
-        job = self.job
-        if not job.updates or self.stock.by_compiler:
-            return False
-        largest = max(map(size_of, job.model.trainable_variables), default=0)
-        kept = self.stock.kept(job.reference_batch)
-        return kept + self.gradients + _IN_UPDATE * largest > job.memory
+        if _kind(recipe) in self._steps:
+            step = self._find_step(recipe, batch_size)
+            return step is not None and not step.estimate.speaks_for(_recorded_batch(recipe, batch_size))
+        return recipe.micro_batch is None or not (self.job.model.jit_compile or self.stock.by_compiler)
 
     def _choose_lever_to_undo(self, recipe: Recipe) -> Lever:
         """Chooses the lever without which most is known: recorded if possible, otherwise the last in the list."""

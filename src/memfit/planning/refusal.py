@@ -11,7 +11,7 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.levers.sharded_optimizer import ShardedOptimizer
 from memfit.planning.plan import Plan
 from memfit.planning.recordings import Recordings
-from memfit.planning.search import find_largest_batch, list_recorded, search_beyond
+from memfit.planning.search import find_largest_batch, list_recorded, record_tightest, search_beyond
 from memfit.sizes import Size
 
 
@@ -22,6 +22,7 @@ def refuse(recordings: Recordings) -> DoesNotFit:
     """
     job = recordings.job
     batch_size = 1 if job.batch_size == "max" else job.batch_size
+    record_tightest(recordings, batch_size)
     allowed = list_recorded(recordings, batch_size)
     closest = min(allowed, key=lambda candidate: recordings.needed(candidate.recipe, batch_size))
     needed = recordings.needed(closest.recipe, batch_size)

@@ -11,6 +11,7 @@ from memfit.errors import ProcessDied, StepFailed
 from memfit.planning.candidates import Candidate, choose_best
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.recordings import Recordings
+from memfit.steps.recipe import Recipe
 
 # How many recipes are recorded at one fidelity before only the recorded ones are left to choose from.
 _RECORDINGS = 3
@@ -21,6 +22,15 @@ _WORST_PREDICTION = 2.0
 _WORTH_RECORDING = 1.05
 # The largest batch that is looked for: with micro-batches, and inputs on the host, nothing else may bound it.
 LARGEST = 2**14
+
+
+def try_unchanged(recordings: Recordings, batch_size: int) -> Candidate | None:
+    """Tells whether a batch fits with nothing changed; where stock's step would, the one that runs is recorded."""
+    unchanged = recordings.candidate(Recipe(), batch_size)
+    if unchanged.need <= recordings.job.memory and not unchanged.recorded:
+        recordings.record(Recipe(), batch_size)
+        unchanged = recordings.candidate(Recipe(), batch_size)
+    return choose_best([unchanged], recordings.job.memory)
 
 
 def search_recipe(recordings: Recordings, batch_size: int) -> Candidate | None:
@@ -47,7 +57,7 @@ def search_beyond(recordings: Recordings, batch_size: int, memory: int) -> Candi
         return [c for c in recordings.candidates(batch_size, Fidelity.MODEL) if c.fidelity > allow]
 
     farther = list_farther()
-    best = choose_best(farther, memory) or _choose_tightest(recordings, farther)
+    best = choose_best(farther, memory) or _choose_tightest(farther, memory)
     if best is None:
         return None
     try:
@@ -57,7 +67,7 @@ def search_beyond(recordings: Recordings, batch_size: int, memory: int) -> Candi
         ProcessDied,
     ):  # as a layer that does not compute in 16 bits: what fails is not advised
         return None
-    return choose_best([c for c in list_farther() if not recordings.can_record(c.recipe)], memory)
+    return choose_best([c for c in list_farther() if c.bounded], memory)
 
 
 def search_largest_batch(recordings: Recordings) -> tuple[int, Candidate | None]:
@@ -65,16 +75,12 @@ def search_largest_batch(recordings: Recordings) -> tuple[int, Candidate | None]
     recorded = 0
     for _ in range(_RECORDINGS):
         batch_size, chosen = _choose_largest(recordings)
-        if (
-            chosen is None
-            or not recordings.can_record(chosen.recipe)
-            or batch_size < _WORTH_RECORDING * recorded
-        ):
+        if chosen is None or chosen.recorded or batch_size < _WORTH_RECORDING * recorded:
             break
         recordings.record(chosen.recipe, batch_size)
         recorded, _ = _choose_largest(recordings, recorded_only=True)
     batch_size, chosen = _choose_largest(recordings, recorded_only=True)
-    tightest = _choose_tightest(recordings, recordings.candidates(batch_size or 1))
+    tightest = _choose_tightest(recordings.candidates(batch_size or 1), recordings.job.memory)
     if tightest is not None and (chosen is None or chosen.recipe.micro_batch is None):
         recordings.record(tightest.recipe, batch_size or 1)
         batch_size, chosen = _choose_largest(recordings, recorded_only=True)
@@ -82,14 +88,15 @@ def search_largest_batch(recordings: Recordings) -> tuple[int, Candidate | None]
     while chosen is not None and (chosen.recipe, batch_size) not in seen:
         # Sizes between those replayed were taken from a line; the one chosen is replayed itself.
         seen.add((chosen.recipe, batch_size))
+        recordings.record(chosen.recipe, batch_size)
         recordings.look_at(chosen.recipe, batch_size)
         batch_size, chosen = _choose_largest(recordings, recorded_only=True, at_most=batch_size)
     return batch_size, chosen
 
 
 def list_recorded(recordings: Recordings, batch_size: int) -> list[Candidate]:
-    """Lists the allowed candidates for a batch that a recording stands behind."""
-    return [c for c in recordings.candidates(batch_size) if not recordings.can_record(c.recipe)]
+    """Lists the allowed candidates for a batch that a recording stands behind, of that batch or of a larger one."""
+    return [candidate for candidate in recordings.candidates(batch_size) if candidate.bounded]
 
 
 def _search_at(recordings: Recordings, batch_size: int, fidelity: Fidelity) -> Candidate | None:
@@ -98,16 +105,16 @@ def _search_at(recordings: Recordings, batch_size: int, fidelity: Fidelity) -> C
     recorded = 0
     memory = recordings.job.memory
     while True:
-        best = choose_best(_at(recordings, batch_size, fidelity, recorded < _RECORDINGS), memory)
-        if best is not None and recordings.can_record(best.recipe):
-            known = choose_best(_at(recordings, batch_size, fidelity, unrecorded=False), memory)
-            if known is not None and known.time <= _WORTH_RECORDING * best.time:
-                best = known
+        candidates = [c for c in recordings.candidates(batch_size, fidelity) if c.fidelity == fidelity]
+        known = choose_best([c for c in candidates if c.recorded], memory)
+        best = choose_best(candidates, memory) if recorded < _RECORDINGS else known
+        if best is not None and known is not None and _is_as_good(known, best):
+            best = known
         if best is None:
-            best = _choose_tightest(recordings, _at(recordings, batch_size, fidelity, unrecorded=True))
+            best = _choose_tightest(candidates, memory)
             if best is None:
                 return None
-        if recordings.can_record(best.recipe):
+        if not best.recorded:
             recordings.record(best.recipe, batch_size)
             recorded += 1
         elif best.recipe in looked_at:
@@ -117,22 +124,18 @@ def _search_at(recordings: Recordings, batch_size: int, fidelity: Fidelity) -> C
             recordings.look_at(best.recipe, batch_size)
 
 
-def _at(recordings: Recordings, batch_size: int, fidelity: Fidelity, unrecorded: bool) -> list[Candidate]:
-    """Lists the candidates of one fidelity, with those that a recording would tell more of or without."""
-    return [
-        candidate
-        for candidate in recordings.candidates(batch_size, fidelity)
-        if candidate.fidelity == fidelity and (unrecorded or not recordings.can_record(candidate.recipe))
-    ]
+def _is_as_good(known: Candidate, best: Candidate) -> bool:
+    """Whether a candidate that was recorded is about as fast as one that was not, and changes no more."""
+    return known.levers <= best.levers and known.time <= _WORTH_RECORDING * best.time
 
 
-def _choose_tightest(recordings: Recordings, candidates: list[Candidate]) -> Candidate | None:
+def _choose_tightest(candidates: list[Candidate], memory: int) -> Candidate | None:
     """Chooses the candidate that is predicted to take least, if it was not recorded and may fit."""
     if not candidates:
         return None
     tightest = _find_tightest(candidates)
-    worth = tightest.need <= _WORST_PREDICTION * recordings.job.memory
-    return tightest if worth and recordings.can_record(tightest.recipe) else None
+    worth = tightest.need <= _WORST_PREDICTION * memory
+    return tightest if worth and not tightest.recorded else None
 
 
 def _find_tightest(candidates: list[Candidate]) -> Candidate:

@@ -56,7 +56,9 @@ def describe_plan(plan: Plan, head: str, plain: str, *, seconds: float) -> list[
     used = [lever for lever in plan.levers if lever.used]
     if not used:
         return [*lines, Line(f"{stock}; fits, nothing is changed")]
-    fits = "fits, if no gradients are kept for a rollback" if plan.recipe.immediate_update else "does not fit"
+    fits = "does not fit" if plan.stock > plan.memory else "does not fit with its margin"
+    if plan.recipe.immediate_update:
+        fits = "fits, if no gradients are kept for a rollback"
     lines.append(Line(f"{stock}; {fits}"))
     took = f"; took {seconds:.0f} s" if seconds >= _SLOW_PLAN else ""
     lines.append(

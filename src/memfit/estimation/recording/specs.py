@@ -191,6 +191,7 @@ def _from_example(model: Any, data: Any) -> Any:
             remedy="Pass an example of its batches as data=(x, y)",
         )
     element = getattr(data, "element_spec", None)
+    of_arrays = element is None
     if element is None:
         element = data
         if isinstance(data, tuple) and len(data) <= 3:
@@ -202,9 +203,23 @@ def _from_example(model: Any, data: Any) -> Any:
         ):
             first = first_batch(data)  # of a PyDataset
             element = tuple(first) if isinstance(first, list) else first
+            of_arrays = False
     element = _as_arrays(element)
     wanted = _input_shapes(model, element[0] if isinstance(element, tuple) else element)
-    return mapped(lambda t: _leaf("data", _filled(t.shape, wanted.get(id(t))), t.dtype, _LONGEST), element)
+
+    def leaf(part: Any) -> Leaf:
+        dtype = _type_in_fit(part.dtype) if of_arrays else part.dtype
+        return _leaf("data", _filled(part.shape, wanted.get(id(part))), dtype, _LONGEST)
+
+    return mapped(leaf, element)
+
+
+def _type_in_fit(dtype: Any) -> str:
+    """The type that `fit` gives an array of a type: all floats become Keras's own, other types stay."""
+    import keras
+
+    name = str(getattr(dtype, "name", dtype))
+    return keras.config.floatx() if name.startswith(("float", "bfloat")) else name
 
 
 def _input_shapes(model: Any, x: Any) -> dict[int, Any]:

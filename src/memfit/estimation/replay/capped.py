@@ -59,7 +59,7 @@ class _Threads:
         self._script = script
         self._left = step.positions
         self._waiting: dict[int, Callable[[int], bool]] = {}  # what others may do meanwhile, by position
-        self._workers = len({script.threads[place] for place in step.positions})
+        self._workers = len({script.threads[place] for place in step.positions if script.is_output(place)})
 
     def run(self) -> None:
         """Goes through the step.
@@ -119,7 +119,7 @@ class _Threads:
 
     def _wait(self, place: int) -> None:
         self._waiting[place] = self._meanwhile(place)
-        if len(self._waiting) >= max(2, self._workers):
+        if len(self._waiting) >= self._workers:
             raise OutOfMemory
 
     def _meanwhile(self, waiting: int) -> Callable[[int], bool]:

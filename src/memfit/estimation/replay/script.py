@@ -161,6 +161,15 @@ class Script:
             next_of_thread[thread] = position
         return windows
 
+    def is_output(self, position: int) -> bool:
+        """Whether an op's result is born at a position.
+
+        The threads that ask for these run the ops. Others only help in one, as with a convolution's temporaries, or
+        only copy the batch.
+        """
+        event = self.order[position]
+        return is_birth(event) and bool(self.allocations[event].op) and event not in self.temporary
+
     def _op_born_at(self, position: int) -> str | None:
         """The op that asks at a position; None at the end, and where something is freed."""
         if position == len(self.order) or not is_birth(self.order[position]):

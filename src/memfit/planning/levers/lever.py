@@ -84,7 +84,7 @@ class Lever:
         return self.undo(recipe) != recipe
 
     def describe(self, recipe: Recipe, batch_size: int) -> str:
-        """Says how far a recipe uses it, such as "4 of 8"."""
+        """Says how far a recipe uses it, such as "4 of 8 samples"."""
         return ""
 
     def predict_saving(self, facts: Facts, recipe: Recipe, batch_size: int) -> int:

@@ -50,7 +50,7 @@ class MicroBatches(Lever):
     def describe(self, recipe: Recipe, batch_size: int) -> str:
         """Says how many parts of how many samples."""
         size = recipe.micro_batch or batch_size
-        return f"{-(-batch_size // size)} of {size}"
+        return f"{-(-batch_size // size)} of {size} samples"
 
     def predict_saving(self, facts: Facts, recipe: Recipe, batch_size: int) -> int:
         """A part takes what a batch of its size takes, a copy of the gradients, and the inputs that wait."""

@@ -23,13 +23,16 @@ class SmallerNetwork(Lever):
         convolutions = [
             layer
             for layer in all_layers(job.model)
-            if type(layer) is keras.layers.Conv2D and layer.built and min(layer.kernel_size) > 1
+            if type(layer) is keras.layers.Conv2D
+            and layer.built
+            and min(layer.kernel_size) > 1
+            and layer.trainable
         ]
         trained = sum(math.prod(weight.shape) for weight in job.model.trainable_variables)
         share = sum(math.prod(layer.kernel.shape) for layer in convolutions) / max(trained, 1)
         if share <= _WORTH_SAYING:
             return "up to you: `memfit slim` compares smaller networks"
         return (
-            f"up to you: `memfit slim` compares smaller networks ({share:.0%} of the weights are 2D "
+            f"up to you: `memfit slim` compares smaller networks ({share:.0%} of the trained weights are 2D "
             "convolutions)"
         )
