@@ -1,5 +1,6 @@
 """Computing a batch until it succeeds: a step that runs out of memory is rolled back, tightened and done again."""
 
+import gc
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -79,21 +80,28 @@ class Replaying:
             self._try_faster()
         repeated = 0
         while True:
-            step = self.step
-            step.note()
-            compute = partial(step.compute, data, spec)
-            result, lack = attempt(partial(self._room.measure, (self._way, self.recipe), compute))
+            result, lack = self._try(data, spec)
             if lack is None:
                 return result
-            if step.computing_has_updated:
-                raise self.fail_half_updated(
-                    lack, "a step that updates weights while it computes cannot be continued half-way"
-                )
-            check_survivable(self.owner, lack)
-            step.undo()
-            if step.meets_others:
-                raise self._others_wait(lack)
             repeated = self._answer(lack, batch(), repeated)
+
+    def _try(self, data: Any, spec: Any) -> tuple[Any, Shortage | None]:
+        """Computes a batch once; where memory ran out, all is as before, and what was missing is returned."""
+        step = self.step
+        step.note()
+        compute = partial(step.compute, data, spec)
+        result, lack = attempt(partial(self._room.measure, (self._way, self.recipe), compute))
+        if lack is None:
+            return result, None
+        if step.computing_has_updated:
+            raise self.fail_half_updated(
+                lack, "a step that updates weights while it computes cannot be continued half-way"
+            )
+        check_survivable(self.owner, lack)
+        step.undo()
+        if step.meets_others:
+            raise self._others_wait(lack)
+        return None, lack
 
     def skip(self, spec: Any) -> None:
         """Does without a batch of which this process has no sample."""
@@ -149,6 +157,7 @@ class Replaying:
         """Drops a step that holds memory: in micro-batches a variable for the gradient of every weight."""
         if recipe.micro_batch is not None and not self._ways.uses(recipe):
             self._steps.pop(recipe, None)
+            gc.collect()  # its traced functions refer to it: otherwise the next step would find its memory taken
 
     def _answer(self, lack: Shortage, data: Any, repeated: int) -> int:
         """Chooses how the batch is tried again; returns how often it then is with the same recipe."""
