@@ -35,6 +35,15 @@ def test_floats_of_arrays_have_the_type_that_fit_gives_them_and_those_of_batches
     assert [leaf.dtype for leaf in spec_of(model, dataset).structure] == ["float64", "float16"]
 
 
+def test_whole_numbers_of_an_example_are_drawn_as_far_as_it_goes() -> None:
+    model = Classifier()
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    x, labels, below = np.zeros((4, 8, 8, 3)), np.array([0, 6, 2, 1]), np.array([-1, 3, 0, 0])
+    assert [spec_of(model, (x, y)).structure[1].largest for y in (labels, below)] == [6, 0]
+    _, drawn = spec_of(model, (x, labels)).batch(500)
+    assert set(drawn) == set(range(7))
+
+
 class TwoOutputs(keras.Model):
     def __init__(self) -> None:
         super().__init__()

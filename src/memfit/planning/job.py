@@ -92,7 +92,13 @@ class Job:
 
     def build(self, recipe: Recipe | None) -> Build | None:
         """Returns what builds the step of a recipe on the copy that is recorded; of None, the model's own."""
-        return None if recipe is None else partial(_build, recipe=recipe)
+        return None if recipe is None else partial(_build, recipe=recipe, any_batch=self._any_batch)
+
+    @property
+    def _any_batch(self) -> bool:
+        """Whether the data leaves the size of its batches open, as arrays do; a pipeline may promise one."""
+        specs = keras.tree.flatten(getattr(self.data, "element_spec", ()))
+        return not specs or any(spec.shape.rank is None or spec.shape[0] is None for spec in specs)
 
     @cached_property
     def is_compiled(self) -> bool:
@@ -175,12 +181,14 @@ def _has_samples(data: Any) -> bool:
     )
 
 
-def _build(model: Any, recipe: Recipe) -> Any:
+def _build(model: Any, recipe: Recipe, any_batch: bool) -> Any:
     """Builds the step to record, on the copy of the model in the recorder's process."""
     changes = recipe.applied(model)
     changes.__enter__()
     _applied.append(changes)  # for good: the copy ends with its process
-    return build(model, recipe, parts=RECORDED_PARTS)
+    step = build(model, recipe, parts=RECORDED_PARTS)
+    step.any_batch = any_batch
+    return step
 
 
 def vary_whole_numbers(array: Any) -> Any:

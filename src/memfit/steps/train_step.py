@@ -66,7 +66,10 @@ class TrainStep:
 
     Attributes:
         parts: In how many micro-batches a recorded batch is cut, whatever its size; 1 where the recipe has a size.
+        any_batch: Whether it is traced for batches of any size; false where the data promises one.
     """
+
+    any_batch = True
 
     def __init__(
         self,

@@ -56,6 +56,7 @@ class KerasStep:
     """
 
     parts = 1
+    any_batch = False  # as `train_on_batch` runs it
 
     def __init__(self, model: Any, phase: str) -> None:
         import tensorflow as tf

@@ -131,8 +131,10 @@ class _StepRecorder:
         """
         self._seconds = max(seconds, _SECONDS_OF_ITSELF) if self._traces.only_itself else seconds
         batches, larger = self._traces.batches, None
-        if self._model.jit_compile or not self._traces.each:
-            self._run(batches[0])  # TensorFlow optimises, and XLA compiles, in the first call
+        if self._model.jit_compile or self._traces.first is None:
+            self._run(batches[0])  # XLA compiles in the first call
+        elif not self._traces.each:
+            self._run_first(batches[0])
         elif len(batches) == 1:
             self._time_first(batches[0])
         else:
@@ -172,13 +174,17 @@ class _StepRecorder:
     def _time_first(self, batch: int) -> float:
         """Keeps the constants of a trace's first step, and returns the seconds that a recording of it takes."""
         self._step.trace(self._traces.specs(self._spec, batch))  # it takes longer while the profiler is on
+        self._run_first(batch)
+        begin = time.process_time()
+        self._run(batch)
+        return _STEPS.start * (time.process_time() - begin)
+
+    def _run_first(self, batch: int) -> None:
+        """Runs a trace's first step, in which TensorFlow optimises it, and keeps the constants that this leaves."""
         with traced() as trace:
             self._run(batch)
             mark()
         self.folded += (RecordedStep(batch, _folded(trace.steps[0])),)
-        begin = time.process_time()
-        self._run(batch)
-        return _STEPS.start * (time.process_time() - begin)
 
     def _record_others(self, batches: tuple[int, ...], larger: int | None) -> None:
         with traced() as trace:

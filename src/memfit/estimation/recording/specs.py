@@ -1,7 +1,7 @@
 """What a batch of the training data looks like: shapes and types, taken from the model or from an example."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memfit.data.peeking import first_batch, is_generator
@@ -17,17 +17,24 @@ _LONGEST = (
 )
 
 
+# Enough to know the range of whole numbers, and read in no time.
+_SEEN_SAMPLES = 4096
+
+
 @dataclass(frozen=True)
 class Leaf:
     """One tensor of a batch: its shape without the batch dimension, and its type.
 
     Attributes:
         has_samples: Whether there is a batch dimension; otherwise it is the same for a batch of any size.
+        largest: The largest whole number that it may hold, as far as an example tells: how many rows of an
+            embedding a batch reads, and an update so computes, depends on it.
     """
 
     shape: tuple[int, ...]
     dtype: str
     has_samples: bool = True
+    largest: int = 0
 
     def shape_at(self, size: int | None) -> tuple[int | None, ...]:
         """Returns its whole shape for that many samples."""
@@ -41,7 +48,7 @@ class Spec:
     structure: Any
 
     def batch(self, size: int) -> Batch:
-        """Returns a batch of that many samples: floats between 0 and 1, and zeros, which are valid indices."""
+        """Returns a batch of that many samples: floats from 0 to 1, and whole numbers that are valid as indices."""
         import numpy as np
 
         random = np.random.default_rng(0)
@@ -54,7 +61,7 @@ class Spec:
                 import tensorflow as tf
 
                 return random.random(shape, dtype="float32").astype(tf.as_dtype(leaf.dtype).as_numpy_dtype)
-            return np.zeros(shape, leaf.dtype)
+            return random.integers(0, leaf.largest, shape, endpoint=True).astype(leaf.dtype)
 
         return mapped(make, self.structure)
 
@@ -209,9 +216,22 @@ def _from_example(model: Any, data: Any) -> Any:
 
     def leaf(part: Any) -> Leaf:
         dtype = _type_in_fit(part.dtype) if of_arrays else part.dtype
-        return _leaf("data", _filled(part.shape, wanted.get(id(part))), dtype, _LONGEST)
+        shape = _filled(part.shape, wanted.get(id(part)))
+        return replace(_leaf("data", shape, dtype, _LONGEST), largest=_find_largest(part))
 
     return mapped(leaf, element)
+
+
+def _find_largest(part: Any) -> int:
+    """The largest of the first samples, where these are whole numbers that may be indices; otherwise 0."""
+    import numpy as np
+
+    if not hasattr(part, "__array__") or len(part.shape) == 0:
+        return 0
+    first = np.asarray(part[:_SEEN_SAMPLES])
+    if first.dtype.kind not in "iu" or first.size == 0 or first.min() < 0:
+        return 0
+    return int(first.max())
 
 
 def _type_in_fit(dtype: Any) -> str:

@@ -18,9 +18,11 @@ class Step(Protocol):
 
     Attributes:
         parts: In how many equal parts it computes a batch.
+        any_batch: Whether it is traced once for batches of any size, as `fit` runs it, and not for each size.
     """
 
     parts: int
+    any_batch: bool
 
     def trace(self, spec: TensorSpecs) -> Traced | None:
         """Traces it for data of these shapes without running it; returns None where it runs eagerly."""

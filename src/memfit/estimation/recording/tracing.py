@@ -43,8 +43,8 @@ class Traces(NamedTuple):
 def trace_first(step: Step, model: Any, spec: Spec, batches: tuple[int, ...]) -> Traces:
     """Traces a step once, and decides how often it is to be traced.
 
-    TensorFlow makes other ops of a step whose batch size it knows, as it does in `train_on_batch`, and runs them in
-    another order. So a step is traced for each batch size that is recorded, where that is quick.
+    TensorFlow makes other ops of a step whose batch size it knows, as it does in `train_on_batch` and not in `fit`,
+    and runs them in another order. A step that is traced for each batch size is so here, too, where that is quick.
     """
     if model.run_eagerly:
         return Traces(batches, each=False, loops=False, first=None)
@@ -53,13 +53,15 @@ def trace_first(step: Step, model: Any, spec: Spec, batches: tuple[int, ...]) ->
         largest = batches[-1:]
         return Traces(largest, each=True, loops=False, first=step.trace(spec.tensor_specs(largest[0])))
     over_time = _runs_over_time(model)
-    if len(batches) > 1 and not over_time and len(all_layers(model)) > _MANY_LAYERS:
+    many = not over_time and len(all_layers(model)) > _MANY_LAYERS
+    if len(batches) > 1 and (step.any_batch or many):
         trace = step.trace(spec.tensor_specs(None))
+        loops = over_time or _has(trace, _LOOPS)
         # A loop keeps more where it does not know the batch: 72 instead of 66 MiB for a bidirectional LSTM.
-        if not _has(trace, _LOOPS):
+        if step.any_batch or not loops:
             optimise_once()
             only_itself = _has(trace, _WORKSPACE_BY_BATCH)
-            return Traces(batches, each=False, loops=False, first=trace, only_itself=only_itself)
+            return Traces(batches, each=False, loops=loops, first=trace, only_itself=only_itself)
     trace = step.trace(spec.tensor_specs(batches[0]))
     only_itself, loops = _has(trace, _WORKSPACE_BY_BATCH), over_time or _has(trace, _LOOPS)
     return Traces(batches, each=True, loops=loops, first=trace, only_itself=only_itself)

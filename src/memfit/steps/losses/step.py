@@ -50,6 +50,8 @@ class GradientStep:
         self._rollback = Rollback(lambda: loss.seen.changing, settles=not recipe.is_stock)
         self._functions: dict[Any, Any] = {}
 
+    any_batch = False  # tensors of a call tell their size
+
     def trace(self, spec: Any) -> Any:
         """Traces the step for tensors of these specs; returns its ConcreteFunction."""
         return self._executor.run(lambda: self._function(tuple(spec)))
