@@ -41,8 +41,8 @@ class Reading:
         self.shares.add(phase)
         if tf_datasets.drops_remainder(cut.batch) and count_data(dataset) is None:
             self.remarks.append(
-                f"On one device stock Keras counts a batch too many in losses and metrics of the {phase} data where "
-                "it ends, as its batches have a fixed size; a rank's part has none, and they are the true means."
+                f"On one device stock Keras counts a batch too many in losses and metrics of the {phase} data "
+                "where it ends, as its batches have a fixed size. A rank's part has none: here they are the means."
             )
         if cut.repeated:
             names = ", ".join(cut.repeated)
