@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 import memfit
+from memfit.survival.kept_states import take_over_newest
 from memfit.survival.settings import ProcessSettings
 from memfit.survival.snapshots import copy_values
 from memfit.survival.supervised_runner import SupervisedRunner
@@ -154,6 +155,58 @@ def test_the_end_is_the_same_to_the_last_bit_wherever_it_was_stopped(tmp_path: P
     # At the first batch, in the middle of an epoch, after its last batch (5, 6 or 7) and in the next one.
     for number, ends in enumerate([[1, 5], [6, 9]] if kind == "arrays" else [[5, 7]]):
         assert_same(interrupted(tmp_path / str(number), DATA[kind], ends), undisturbed)
+
+
+class LostAtTheEnd(keras.callbacks.Callback):
+    """When the data of the second epoch has ended, the state is kept, and the process is gone."""
+
+    def __init__(self, runner: SupervisedRunner | None) -> None:
+        super().__init__()
+
+        def lose() -> None:
+            if runner is not None:
+                runner.supervision.keep_state()
+                raise Stopped
+
+        self._lose = lose  # a function is no state
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if (self._epoch, batch) == (1, 1):
+            self._lose()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 1:
+            self._lose()
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("with_validation", [True, False])
+def test_data_of_unknown_length_ends_once_where_a_state_is_kept_behind_its_end(
+    tmp_path: Path, with_validation: bool
+) -> None:
+    def train(directory: Path, *, lost: bool = False) -> Any:
+        directory.mkdir(exist_ok=True)
+        keras.utils.set_random_seed(5)
+        take_over_newest(directory)
+        runner, model = new_process(directory), network()
+        callbacks = [LostAtTheEnd(runner if lost else None)]
+        data = DATA["dataset of unknown length"]()
+        if not with_validation:
+            del data["validation_data"]
+        history = memfit.fit(model, **data, epochs=3, verbose=0, shuffle=False, callbacks=callbacks)
+        return copy_values(model), history.history
+
+    undisturbed = train(tmp_path / "undisturbed")
+    with pytest.raises(Stopped):
+        train(tmp_path / "lost", lost=True)
+    found = train(tmp_path / "lost")
+    assert found[1] == undisturbed[1]
+    for a, b in zip(found[0], undisturbed[0], strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_arrays_without_a_seed_get_an_order_that_comes_again(tmp_path: Path) -> None:

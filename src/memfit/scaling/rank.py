@@ -74,6 +74,7 @@ class Rank(Peers):
                 "XLA is turned off on several ranks: gradients are summed between computing and updating."
             )
             model.jit_compile = False
+            self.xla_is_off = True
         try:
             with (
                 synchronized(self.ranks, layers),
@@ -86,6 +87,7 @@ class Rank(Peers):
             self._synchronized, self._reading, self._counted = False, Reading(), set()
             if own:
                 model.jit_compile = own
+                self.xla_is_off = False
 
     def explain_shares(self, model: keras.Model, data: Any, allowed: Fidelity) -> list[str]:
         """Says what a rank's share of a batch gives otherwise than the whole batch does."""

@@ -5,9 +5,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from memfit.compat import keras_data
+from memfit.compat import keras_data, tf_datasets
 from memfit.data.pipeline import pipeline_of
 from memfit.data.shares import CannotCut, find_cut
+from memfit.training.batches import count_data
 
 _ARGUMENTS = {"training": "x", "validation": "validation_data"}
 
@@ -38,6 +39,11 @@ class Reading:
             return
         self._datasets[phase] = cut.share(rank, count)
         self.shares.add(phase)
+        if tf_datasets.drops_remainder(cut.batch) and count_data(dataset) is None:
+            self.remarks.append(
+                f"On one device stock Keras counts a batch too many in losses and metrics of the {phase} data "
+                "where it ends, as its batches have a fixed size. A rank's part has none: here they are the means."
+            )
         if cut.repeated:
             names = ", ".join(cut.repeated)
             self.remarks.append(

@@ -81,6 +81,9 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
         self._passes = 0  # of the data, finished when the last whole batch was
         self._begun = self._heard = False  # whether callbacks know of the next batch; from an earlier process
         self._begun_random: dict[str, Any] = {}
+        self._ended = (
+            False  # whether the data has ended in a batch that was begun, which changes the model, too
+        )
         # What a validation changes, as it was before: metrics' states are the epoch's until then.
         self._validated: ModelRollback | None = None
 
@@ -111,7 +114,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Hands the event on, unless the epoch was begun before."""
-        self._epoch, self._steps = epoch, [*self._steps, 0]
+        self._epoch, self._steps, self._ended = epoch, [*self._steps, 0], False
         if self._skipping is not None and self._before is not None:
             self._skipping.begin_epoch()
             facts = self._before.facts
@@ -159,6 +162,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
         """Hands the event on."""
         self._tests = [*self._tests, 0]
         if self._skipping is None:
+            self._ended = self._begun
             self._validated = ModelRollback(self.model)
             self._validated.note()
             super().on_test_begin(logs)
@@ -188,6 +192,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
             if self._finished and len(self._steps) == len(self._before.facts["steps"]):
                 self.model.stop_training = True
             return
+        self._ended = self._begun
         super().on_epoch_end(epoch, logs)
         self._note({})
         if not self.model.stop_training and epoch + 1 < self.params["epochs"]:
@@ -232,7 +237,8 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
         if self._feed.reproducible:
             new = facts["batch"] == 0
             self._skipping.move(self._data, facts["passes"], kept_open=self._kept_open, new_epoch=new)
-        self._skipping.leave()
+        # A checkpoint of memfit 0.1.0 has no "ended".
+        self._skipping.leave(at_end=facts.get("ended", False))
         self._skipping = None
         put_back(self.model, before.arrays)
         objects = before.unpickled()
@@ -298,6 +304,7 @@ class ResumingCallbacks(keras.callbacks.CallbackList):
             "tests": self._tests,
             "passes": self._passes,
             "begun": self._begun,
+            "ended": self._ended,
             "stopped": bool(self.model.stop_training),
             "model": self._model_fingerprint,
             "data": self._data_fingerprint,

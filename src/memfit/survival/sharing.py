@@ -24,7 +24,10 @@ def share_newest(before: Checkpoint | None, *, finished: bool) -> tuple[Checkpoi
     peers: Any = find_peers()
     if peers.count == 1:
         return before, finished
-    mine = [-1, 0, 0] if before is None else [int(finished), before.facts["epoch"], before.facts["batch"]]
+    facts = None if before is None else before.facts
+    mine = [-1, 0, 0, 0]
+    if facts is not None:
+        mine = [int(finished), facts["epoch"], facts["batch"], int(facts.get("ended", False))]
     with meeting_others():
         positions = peers.ranks.gather(mine)
         newest = max(positions)

@@ -44,9 +44,15 @@ class SkippedSteps:
         """Notes that Keras begins a validation."""
         self._validations, self._tested = self._validations + 1, 0
 
-    def leave(self) -> None:
-        """Gives the model its own functions back."""
+    def leave(self, *, at_end: bool = False) -> None:
+        """Gives the model its own functions back.
+
+        Args:
+            at_end: Whether the data had ended before: then it ends once more, and nothing is computed of that.
+        """
         self._model.train_function, self._model.test_function = self._own
+        if at_end:
+            self._model.train_function = self._end
 
     def move(self, data: Any, seen: int, *, kept_open: bool, new_epoch: bool) -> None:
         """Moves the data to the batch after the last one skipped.
@@ -83,6 +89,10 @@ class SkippedSteps:
         self._done += self._model.steps_per_execution
         self._unread += self._model.steps_per_execution
         return self._logs
+
+    def _end(self, iterator: Any) -> Any:
+        self._model.train_function = self._own[0]
+        raise StopIteration
 
     def _test(self, iterator: Any) -> Any:
         if (

@@ -22,10 +22,12 @@ class Peers:
     Attributes:
         rank: The number of this process; rank 0 writes files and progress.
         count: How many there are.
+        xla_is_off: Whether steps that the user compiles with XLA run without, to be those of several processes.
     """
 
     rank = 0
     count = 1
+    xla_is_off = False
 
     @contextmanager
     def training(

@@ -17,6 +17,7 @@ from memfit.steps.tracing import CompiledStep
 from memfit.steps.train_step import build_test_body
 from memfit.training.batches import count_samples
 from memfit.training.feeding import Feed
+from memfit.training.guard.ending import EndOfData
 from memfit.training.guard.events import Journal, OutOfMemory, Shortage, attempt, check_survivable
 from memfit.training.guard.reading import Reader
 from memfit.training.guard.room import Room
@@ -94,13 +95,14 @@ class GuardedValidation(_Guarded):
     ) -> None:
         super().__init__(model, size, "validation", journal, divisible=not is_custom(model, "test_step"))
         self._reader, self._peers = Reader("validation", journal, feed), peers
+        self._at_end = EndOfData(model, "test_function", journal, kept, peers)
         self._share = peers.share_of(model, "validation")
         self._steps = kept.setdefault(("test", model.run_eagerly, model.jit_compile, self._share), {})
 
     def __call__(self, iterator: Any) -> Any:
         """Evaluates as many batches as Keras wants to execute at once; returns the last one's logs."""
         count = self._model.steps_per_execution
-        return self._reader.each(iterator, count, self._evaluate, self._peers.end_pass)
+        return self._reader.each(iterator, count, self._evaluate, self._at_end)
 
     def _evaluate(self, batch: Any) -> Any:
         batch, spec = self._peers.begin(self._model, batch, self._reader.spec, "validation")

@@ -16,6 +16,7 @@ from memfit.steps.installing import installed, is_custom, replaced
 from memfit.steps.recipe import Recipe
 from memfit.steps.train_step import build_body, build_test_body
 from memfit.training.feeding import Feed
+from memfit.training.guard.ending import EndOfData
 from memfit.training.guard.evaluation import GuardedPrediction, GuardedValidation
 from memfit.training.guard.events import Journal
 from memfit.training.guard.reading import Reader
@@ -69,6 +70,7 @@ def guarded_training(
         reader=Reader("training", journal, feeds[0]),
         host=host,
         after_batch=after_batch,
+        at_end=EndOfData(model, "train_function", journal, steps, peers),
         peers=peers,
     )
     validation = GuardedValidation(model, size, journal, steps, feeds[1], peers)

@@ -70,12 +70,12 @@ class Reader:
         raise AssertionError("the last try returns or raises")
 
     def each(
-        self, iterator: Any, count: int, step: Callable[[Any], Any], at_end: Callable[[], None] = lambda: None
+        self, iterator: Any, count: int, step: Callable[[Any], Any], at_end: Callable[[Any], None]
     ) -> Any:
         """Does a step with each of the next batches, fewer at the end of the data; returns the last one's logs.
 
         Args:
-            at_end: What to call at the end of the data.
+            at_end: What to call at the end of the data, with the iterator that has ended.
 
         Raises:
             StopIteration: If there is no batch left.
@@ -85,7 +85,7 @@ class Reader:
             try:
                 data = self.next(iterator)
             except (StopIteration, tf.errors.OutOfRangeError):
-                at_end()
+                at_end(self._iterator)
                 if logs is None:
                     raise StopIteration from None
                 break

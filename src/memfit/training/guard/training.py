@@ -12,6 +12,7 @@ from memfit.steps.installing import is_custom
 from memfit.steps.placeholder_buffers import settle_logs
 from memfit.steps.recipe import Recipe
 from memfit.steps.train_step import TrainStep, build
+from memfit.training.guard.ending import EndOfData
 from memfit.training.guard.events import OutOfMemory, attempt
 from memfit.training.guard.reading import Reader, check_shapes
 from memfit.training.guard.replaying import Replaying
@@ -28,6 +29,7 @@ class GuardedTraining(Replaying):
         *replayed: As of `Replaying`.
         host: What steps read their samples from; None where the reader gives whole batches.
         after_batch: What to call with the number of each batch that was trained.
+        at_end: What to do at the end of the data.
         peers: The other processes that train the model.
     """
 
@@ -37,14 +39,16 @@ class GuardedTraining(Replaying):
         reader: Reader,
         host: HostArrays | None,
         after_batch: Callable[[int], None],
+        at_end: EndOfData,
         peers: Peers,
     ) -> None:
         super().__init__(*replayed)
         self._reader, self._host, self._after_batch, self._peers = reader, host, after_batch, peers
+        self._at_end = at_end
 
     def __call__(self, iterator: Any) -> Any:
         """Trains as many batches as Keras wants to execute at once; returns the last one's logs."""
-        return self._reader.each(iterator, self.owner.steps_per_execution, self._train, self._peers.end_pass)
+        return self._reader.each(iterator, self.owner.steps_per_execution, self._train, self._at_end)
 
     def _build(self, recipe: Recipe) -> TrainStep:
         return build(self.owner, recipe, self._host, share=self._peers.share_of(self.owner, "training"))

@@ -11,8 +11,10 @@ import tensorflow as tf
 
 from memfit.compat import keras_training
 from memfit.compat.keras_layers import output_structure, set_logits
+from memfit.training.guard.ending import EndOfData
 from memfit.training.guard.events import Journal, OutOfMemory, Shortage, attempt
 from memfit.training.guard.reading import Reader
+from memfit.training.peers import ALONE
 from memfit.training.tiles.choosing import check_tiles, choose_grid, find_grid
 from memfit.training.tiles.grid import Grid, Layout, Sizes, Tile
 from memfit.training.tiles.network import TileNetwork
@@ -115,12 +117,13 @@ class TiledEvaluation:
 
     def __init__(self, model: keras.Model, tiles: Any, journal: Journal) -> None:
         self._model, self._reader = model, Reader("validation", journal)
+        self._at_end = EndOfData(model, "test_function", journal, {}, ALONE)
         self._tiling = Tiling(model, tiles, "validation", journal)
         self._judge: Callable[..., Any] | None = None
 
     def __call__(self, iterator: Any) -> Any:
         """Evaluates as many batches as Keras wants to execute at once; returns the last one's logs."""
-        return self._reader.each(iterator, self._model.steps_per_execution, self._evaluate)
+        return self._reader.each(iterator, self._model.steps_per_execution, self._evaluate, self._at_end)
 
     def _evaluate(self, data: Any) -> Any:
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
