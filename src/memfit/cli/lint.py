@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from memfit.cli.common import add_json, print_json
+from memfit.sizes import check_memory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,10 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the findings; 1 where there are some."""
-    from memfit.data.linting.lint import lint
     from memfit.survival.first_fit import first_fit
 
+    for memory in (args.host, args.batch_memory):
+        check_memory(memory)
     call = first_fit(args.script, args.arguments, quiet=args.json)
+    from memfit.data.linting.lint import lint  # with TensorFlow, which the script may configure first
+
     datasets = _datasets(call.arguments)
     findings = lint(*datasets.values(), batch_memory=args.batch_memory, host=args.host)
     findings = replace(findings, names=tuple(datasets))

@@ -30,6 +30,11 @@ COMMANDS = (
     "verify",
 )
 
+# A script that is run says what it says, and doctor shows the environment as it is. Other commands' own lines
+# would drown in TensorFlow's greetings, which come with its import, oneDNN's at any level.
+_GREETED = ("run", "doctor")
+_WITHOUT_GREETINGS = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code: 2 for wrong usage or input, 1 for other failures."""
@@ -38,9 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return 0
-    if args.command != "run":  # a script that is run says what it says
-        # TensorFlow's greetings would drown what a command prints, and come with its import.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if args.command not in _GREETED:
+        for name, value in _WITHOUT_GREETINGS.items():
+            os.environ.setdefault(name, value)
     try:
         code: int = args.run(args)
     except MemfitError as error:

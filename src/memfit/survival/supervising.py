@@ -15,7 +15,7 @@ from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.scaling.cluster import RANK, Cluster, find_cluster
 from memfit.scaling.launching import Ending, await_ranks, rank_environments
-from memfit.sizes import Size
+from memfit.sizes import check_memory
 from memfit.survival.checkpoints import find_position
 from memfit.survival.child_process import SETTINGS
 from memfit.survival.crashes import Crash, count_kernel_kills, explain_crash, judge_exit
@@ -67,8 +67,7 @@ def supervise(
     """
     script = Path(script)
     check_script(script)
-    if settings.memory is not None:
-        Size(settings.memory, of=2**60)
+    check_memory(settings.memory)
     Fidelity.read(settings.allow)
     cluster = find_cluster()
     directory = directory_of(script, arguments, Path.cwd(), cluster)
