@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     refuse_to_overwrite(args.html, args.force)
     try:
         with show_progress("Building the model"):
-            model, data, batch = target(args)
+            training = target(args)
     except TrainsInLoop:
         return _measure_loop(args, memory)
     from memfit.estimation.estimating import estimate
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         show_progress(compiling if args.device else "Recording a few small steps"),
         failures_of(args.target),
     ):
-        estimated = estimate(model, batch, data=data, device=args.device)
+        estimated = estimate(training.model, training.batch_size, data=training.data, device=args.device)
     with show_progress("Looking for the largest batch"):
         largest = None if memory is None else estimated.max_batch(memory)
     if args.html is not None:

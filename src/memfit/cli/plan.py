@@ -45,16 +45,17 @@ def run(args: argparse.Namespace) -> int:
     check_target(args)
     refuse_to_overwrite(args.output, args.force)
     with show_progress("Building the model"):
-        model, data, batch = target(args)
+        training = target(args)
     from memfit.planning.planning import plan  # with TensorFlow, which the script may configure first
 
     with show_progress("Recording a few small steps and searching"), failures_of(args.target):
         chosen = plan(
-            model,
-            "max" if args.max_batch else batch,
+            training.model,
+            "max" if args.max_batch else training.batch_size,
             memory=args.memory,
             allow=args.allow,
-            data=data,
+            data=training.data,
+            validation_batch_size=training.validation_batch_size,
             device=args.device,
             ranks=args.ranks,
             shard_optimizer=args.shard_optimizer,

@@ -34,14 +34,20 @@ def run(args: argparse.Namespace) -> int:
 
     _check(args)
     with show_progress("Building the model"):
-        model, data, batch = target(args)
+        training = target(args)
     if args.variant is not None:
-        return _make(args, model)
+        return _make(args, training.model)
     from memfit.reporting.slimmed import describe_next
     from memfit.slimming.slimming import slim
 
     with show_progress("Comparing variants"), failures_of(args.target):
-        compared = slim(model, batch_size=batch, memory=args.memory, data=data, device=args.device)
+        compared = slim(
+            training.model,
+            batch_size=training.batch_size,
+            memory=args.memory,
+            data=training.data,
+            device=args.device,
+        )
     if args.json:
         print_json(compared.to_json())
     else:

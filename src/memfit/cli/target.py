@@ -4,7 +4,7 @@ import argparse
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from memfit.errors import InvalidInput, StepFailed
 from memfit.sizes import check_memory
@@ -45,8 +45,24 @@ def check_target(args: argparse.Namespace) -> None:
         )
 
 
-def target(args: argparse.Namespace) -> tuple[Any, Any, int | None]:
-    """Returns the model, an example of its data where there is one, and the batch size; None where batches differ.
+class Target(NamedTuple):
+    """A training to ask about.
+
+    Attributes:
+        model: The model, compiled.
+        data: An example of its data, or None.
+        batch_size: Samples in a step; None where batches differ.
+        validation_batch_size: Samples in a validation batch; None where there is no validation.
+    """
+
+    model: Any
+    data: Any
+    batch_size: int | None
+    validation_batch_size: int | None = None
+
+
+def target(args: argparse.Namespace) -> Target:
+    """Returns what the file trains: a script's first `fit`, or a saved model.
 
     Raises:
         InvalidInput: If the file is neither, or the script never trains.
@@ -59,8 +75,9 @@ def target(args: argparse.Namespace) -> tuple[Any, Any, int | None]:
         call = first_fit(path, args.arguments, quiet=args.json)
         # Where shapes vary, each of the data's batches has its own number of samples.
         data = call.data
-        return call.model, data, args.batch or (None if isinstance(data, Shapes) else call.batch_size)
-    return _loaded(path, args.optimizer), None, args.batch or 32
+        batch_size = args.batch or (None if isinstance(data, Shapes) else call.batch_size)
+        return Target(call.model, data, batch_size, call.validation_batch_size(args.batch or call.batch_size))
+    return Target(_loaded(path, args.optimizer), None, args.batch or 32)
 
 
 @contextlib.contextmanager
