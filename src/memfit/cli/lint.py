@@ -12,7 +12,7 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from memfit.cli.common import add_json, print_json
+from memfit.cli.common import add_json, add_script, print_json
 from memfit.sizes import check_memory
 
 
@@ -21,8 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="assume a host with this much memory, such as 16GiB")
     parser.add_argument("--batch-memory", help="the size of one batch, if the shapes are not known")
     add_json(parser)
-    parser.add_argument("script", help="the training script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    add_script(parser)
 
 
 def run(args: argparse.Namespace) -> int:
