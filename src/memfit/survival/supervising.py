@@ -131,8 +131,12 @@ class _Run:
             code = self._run_to_end()
         finally:
             forget_kept(self._directory)
-        self._report(self._records.read())
+        records = self._records.read()
+        self._report(records)
         if code == 0:
+            untrained = self._first_rank == 0 and not records and not has_checkpoint(self._directory)
+            if untrained and not self._settings.quiet:
+                self._tell("Nothing was trained under memfit: the script never called fit().")
             remove_directory(self._directory)
         return code
 

@@ -21,7 +21,7 @@ class Run(Shown):
     Attributes:
         plan: The plan that was followed; None where no lever was asked for.
         measured: The peak that TensorFlow's allocator measured on the device, or None where it does not count
-            (a CPU outside of an arena).
+            (a CPU outside of an arena and without oneDNN).
         events: What happened on the way, in order; each prints as a sentence.
         monitored: The record of a `MemoryMonitor` among the callbacks, or None.
         record: The file of the run's record, from which reports are made; None where records are turned off.
