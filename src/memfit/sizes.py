@@ -62,6 +62,16 @@ class Size(int):
         return format(str(self), spec)
 
 
+def check_memory(memory: int | str | None) -> None:
+    """Refuses what is no memory to train in, before it is known what a percentage is a part of.
+
+    Raises:
+        InvalidInput: If it is no size, or nothing at all.
+    """
+    if memory is not None and Size(memory, of=2**60) == 0:
+        raise InvalidInput("A training takes more than no memory", received=memory, remedy=_FORMS)
+
+
 def _parse(text: str, of: int | None) -> int:
     match = _PATTERN.fullmatch(text)
     if match is None:

@@ -4,6 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from memfit.cli.main import main
+
 
 def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "memfit", "run", *arguments]
@@ -19,8 +23,18 @@ def test_a_script_that_never_trains_runs_as_it_is(tmp_path: Path) -> None:
 
 def test_nothing_stays_behind_a_script_that_ended_well(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print(open(0).read())")
-    assert run(tmp_path, "script.py").returncode == 0
+    done = run(tmp_path, "script.py")
+    assert done.returncode == 0
+    assert done.stderr == "memfit: Nothing was trained under memfit: the script never called fit().\n"
+    assert run(tmp_path, "--quiet", "script.py").stderr == ""
     assert not (tmp_path / ".memfit").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "lint"])
+def test_only_what_is_missing_is_asked_for(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command])
+    assert capsys.readouterr().err.endswith("the following arguments are required: script\n")
 
 
 def test_what_it_cannot_run_is_said_in_a_line(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ def test_a_variant_is_written_and_the_next_command_named(saved, tmp_path, capsys
         (["--device", "RTX 1"], "RTX 1"),
     ],
 )
-def test_bad_options_are_refused_before_the_model_is_built(options, told, capsys):
-    assert main(["slim", "no-such-file.keras", *options]) == 2
+def test_bad_options_are_refused_before_the_model_is_built(options, told, tmp_path, capsys):
+    file = tmp_path / "model.keras"
+    file.write_text("no model")
+    assert main(["slim", str(file), *options]) == 2
     assert told in capsys.readouterr().err

@@ -50,6 +50,19 @@ def test_the_model_and_the_arguments_are_those_of_the_first_fit(tmp_path: Path, 
     assert len(memfit.fit(call.model, *call.data, verbose=0).epoch) == 1
 
 
+@pytest.mark.parametrize(
+    ("more", "size"),
+    [
+        ("", None),
+        ("validation_split=0.5", 3),
+        ("validation_data=(x, y), validation_batch_size=2", 2),
+    ],
+)
+def test_the_validation_batch_is_known(tmp_path: Path, more: str, size: int | None) -> None:
+    call = first_fit(script(tmp_path, f"{MODEL}\nmodel.fit(x, y, 3, {more})"))
+    assert call.validation_batch_size(call.batch_size) == size
+
+
 def test_no_except_of_the_script_stops_it(tmp_path: Path) -> None:
     text = f"{MODEL}\ntry:\n    model.fit(x, y)\nexcept Exception:\n    pass\nmodel = None"
     assert isinstance(first_fit(script(tmp_path, text)).model, keras.Model)

@@ -128,6 +128,9 @@ def test_a_refusal_advises_flags_and_shows_the_script_s_own_line(tmp_path: Path)
     lines = done.stderr[done.stderr.index("Traceback") :].splitlines()
     assert 'train.py", line 9, in <module>' in lines[1]
     assert "With --allow near this batch would fit." in lines[3]
+    advised = re.search(r"run again with --memory (\d+MiB)\.$", lines[3])
+    assert advised is not None
+    assert run(tmp_path, NORMALISED, "--memory", advised[1], "--allow", "exact").returncode == 0
 
 
 def test_a_shortage_is_told_when_it_happens_and_counted_at_the_end(tmp_path: Path) -> None:

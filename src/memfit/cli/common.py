@@ -14,15 +14,24 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def add_allow(parser: argparse.ArgumentParser) -> None:
-    """Declares `--allow`."""
+def add_allow(parser: argparse.ArgumentParser, default: str | None = str(Fidelity.NEAR)) -> None:
+    """Declares `--allow`; a default of None tells a command whether it was given."""
     parser.add_argument(
         "--allow",
-        default=str(Fidelity.NEAR),
+        default=default,
         choices=[str(fidelity) for fidelity in Fidelity],
         help="how far changes may go: exact (same mathematics), near (batch statistics over fewer samples), "
-        "precision (16-bit activations), model (default: %(default)s)",
+        f"precision (16-bit activations), model (default: {Fidelity.NEAR})",
     )
+
+
+def add_script(parser: argparse.ArgumentParser) -> None:
+    """Declares a training script and, behind it, the script's own arguments."""
+    parser.add_argument("script", help="the training script")
+    rest = parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARG", help="the script's own arguments"
+    )
+    rest.required = False  # argparse would ask for it where there is no script
 
 
 def add_output(parser: argparse.ArgumentParser, flag: str, help_text: str) -> None:

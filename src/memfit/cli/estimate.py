@@ -13,7 +13,7 @@ import argparse
 from typing import Any
 
 from memfit.cli.common import add_json, add_output, print_json, refuse_to_overwrite
-from memfit.cli.target import add_target, failures_of, target
+from memfit.cli.target import add_target, check_target, failures_of, target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,27 +29,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Estimates and prints; says whether it fits where a memory or a device is named."""
     from memfit.budgets.gpu_table import gpu
-    from memfit.estimation.estimating import estimate
     from memfit.reporting.console import show_progress
     from memfit.reporting.timeline import plot
     from memfit.sizes import Size
     from memfit.survival.first_fit import TrainsInLoop
 
+    check_target(args)
     memory = None if args.memory is None else Size(args.memory)
     if args.device is not None and memory is None:
         memory = gpu(args.device).usable
     refuse_to_overwrite(args.html, args.force)
     try:
         with show_progress("Building the model"):
-            model, data, batch = target(args)
+            training = target(args)
     except TrainsInLoop:
         return _measure_loop(args, memory)
+    from memfit.estimation.estimating import estimate
+
     compiling = f"Asking the compiler for {args.device}, or recording a few small steps"
     with (
         show_progress(compiling if args.device else "Recording a few small steps"),
         failures_of(args.target),
     ):
-        estimated = estimate(model, batch, data=data, device=args.device)
+        estimated = estimate(training.model, training.batch_size, data=training.data, device=args.device)
     with show_progress("Looking for the largest batch"):
         largest = None if memory is None else estimated.max_batch(memory)
     if args.html is not None:

@@ -12,7 +12,8 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from memfit.cli.common import add_json, print_json
+from memfit.cli.common import add_json, add_script, print_json
+from memfit.sizes import check_memory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,16 +21,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="assume a host with this much memory, such as 16GiB")
     parser.add_argument("--batch-memory", help="the size of one batch, if the shapes are not known")
     add_json(parser)
-    parser.add_argument("script", help="the training script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    add_script(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the findings; 1 where there are some."""
-    from memfit.data.linting.lint import lint
     from memfit.survival.first_fit import first_fit
 
+    for memory in (args.host, args.batch_memory):
+        check_memory(memory)
     call = first_fit(args.script, args.arguments, quiet=args.json)
+    from memfit.data.linting.lint import lint  # with TensorFlow, which the script may configure first
+
     datasets = _datasets(call.arguments)
     findings = lint(*datasets.values(), batch_memory=args.batch_memory, host=args.host)
     findings = replace(findings, names=tuple(datasets))

@@ -9,6 +9,7 @@ from importlib import import_module
 import memfit
 from memfit.errors import InvalidInput, MemfitError
 from memfit.survival.flags import as_flags
+from memfit.survival.scripts import after_import
 
 # Each is a module of this package with a docstring (its help), `add_arguments` and `run`. They import what they
 # need inside `run`, so that help takes milliseconds.
@@ -30,6 +31,11 @@ COMMANDS = (
     "verify",
 )
 
+# A script that is run says what it says, and doctor shows the environment as it is. Other commands' own lines
+# would drown in TensorFlow's greetings, which come with its import, oneDNN's at any level.
+_GREETED = ("run", "doctor")
+_WITHOUT_GREETINGS = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code: 2 for wrong usage or input, 1 for other failures."""
@@ -38,9 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return 0
-    if args.command != "run":  # a script that is run says what it says
-        # TensorFlow's greetings would drown what a command prints, and come with its import.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if args.command not in _GREETED:
+        _silence_greetings()
     try:
         code: int = args.run(args)
     except MemfitError as error:
@@ -52,6 +57,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     return code
+
+
+def _silence_greetings() -> None:
+    """Lets TensorFlow be imported in silence. Afterwards the environment is the user's again.
+
+    Estimates and plans are kept for an environment, and `memfit run`, which leaves it alone, looks for the same.
+    """
+    missing = [name for name in _WITHOUT_GREETINGS if name not in os.environ]
+
+    def restore(tensorflow: object) -> None:
+        for name in missing:
+            os.environ.pop(name, None)
+
+    os.environ.update({name: _WITHOUT_GREETINGS[name] for name in missing})
+    after_import("tensorflow", restore)
 
 
 def _parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:

@@ -11,7 +11,7 @@ code is 0 if there is a plan, and 1 if nothing allowed fits.
 import argparse
 
 from memfit.cli.common import add_allow, add_json, add_output, print_json, refuse_to_overwrite
-from memfit.cli.target import add_target, failures_of, target
+from memfit.cli.target import add_target, check_target, failures_of, target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,23 +39,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plans and prints."""
-    from memfit.budgets.gpu_table import gpu
-    from memfit.planning.planning import plan
     from memfit.reporting.console import show_progress
     from memfit.reporting.plans import describe_use
 
+    check_target(args)
     refuse_to_overwrite(args.output, args.force)
-    if args.device is not None:
-        gpu(args.device)  # an unknown name is refused before the model is built
     with show_progress("Building the model"):
-        model, data, batch = target(args)
+        training = target(args)
+    from memfit.planning.planning import plan  # with TensorFlow, which the script may configure first
+
     with show_progress("Recording a few small steps and searching"), failures_of(args.target):
         chosen = plan(
-            model,
-            "max" if args.max_batch else batch,
+            training.model,
+            "max" if args.max_batch else training.batch_size,
             memory=args.memory,
             allow=args.allow,
-            data=data,
+            data=training.data,
+            validation_batch_size=training.validation_batch_size,
             device=args.device,
             ranks=args.ranks,
             shard_optimizer=args.shard_optimizer,

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memfit.cli.common import add_allow
+from memfit.cli.common import add_allow, add_script
 
 if TYPE_CHECKING:
     from memfit.training.records.record import RunRecord
@@ -30,32 +30,38 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("--memory", help="memory for each fit(), such as 8GiB (default: what is free)")
-    add_allow(parser)
-    parser.add_argument(
-        "--ranks", type=int, default=1, metavar="N", help="train on N devices of this machine"
-    )
+    add_allow(parser, default=None)
+    parser.add_argument("--ranks", type=int, metavar="N", help="train on N devices of this machine")
     parser.add_argument(
         "--ray", action="store_true", help="run the ranks on a Ray cluster (pip install 'memfit[ray]')"
     )
     parser.add_argument(
         "--elastic",
         action="store_true",
+        default=None,
         help="continue with fewer ranks if one cannot be restarted",
     )
     parser.add_argument(
         "--shard-optimizer",
         action="store_true",
+        default=None,
         help="let each rank keep a part of the optimizer state if needed; losing a rank then costs the epoch",
     )
-    parser.add_argument("--resume", action="store_true", help="continue an earlier run that was stopped")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue an earlier run that was stopped, with its options unless others are given",
+    )
     parser.add_argument(
         "--strict",
         action="store_true",
+        default=None,
         help="stop if planning fails, instead of training without a plan",
     )
     parser.add_argument(
         "--watch",
         action="store_true",
+        default=None,
         help="look for memory leaks, and print them at the end",
     )
     parser.add_argument("--quiet", action="store_true", help="print only problems")
@@ -64,28 +70,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="like --quiet, and print one line of JSON on standard output at the end",
     )
-    parser.add_argument("script", help="the training script")
-    parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARG", help="the script's own arguments"
-    )
+    add_script(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the script to its end."""
-    from memfit.survival.settings import RunSettings
+    from memfit.survival.settings import FLAGS, RunSettings
     from memfit.survival.supervising import supervise
 
     quiet = args.quiet or args.json
-    settings = RunSettings(
-        args.memory,
-        args.allow,
-        args.strict,
-        quiet=quiet,
-        watch=args.watch,
-        ranks=args.ranks,
-        elastic=args.elastic,
-        shard_optimizer=args.shard_optimizer,
-    )
+    # A run that goes on keeps what it is not told anew. How much is printed is a matter of this command.
+    told = {name: getattr(args, name) for name in FLAGS} | {"quiet": quiet}
+    kept = [name for name in FLAGS if told[name] is None]
+    settings = RunSettings(**{name: value for name, value in told.items() if name not in kept})
     if args.ray:
         from memfit.survival.ray_job import run_on_ray
 
@@ -97,7 +94,9 @@ def run(args: argparse.Namespace) -> int:
         if records and not quiet:
             _show(records)
 
-    code = supervise(args.script, args.arguments, settings, resume=args.resume, tell=_tell, report=report)
+    code = supervise(
+        args.script, args.arguments, settings, resume=args.resume, kept=kept, tell=_tell, report=report
+    )
     if args.json:
         _print_json(code, seen)
     return code

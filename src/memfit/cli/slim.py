@@ -13,7 +13,7 @@ import argparse
 from typing import Any
 
 from memfit.cli.common import add_json, add_output, print_json, refuse_to_overwrite
-from memfit.cli.target import add_target, failures_of, target
+from memfit.cli.target import add_target, check_target, failures_of, target
 from memfit.errors import InvalidInput
 
 
@@ -30,20 +30,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compares and prints, or makes one variant."""
-    from memfit.budgets.gpu_table import gpu
     from memfit.reporting.console import show_progress
+
+    _check(args)
+    with show_progress("Building the model"):
+        training = target(args)
+    if args.variant is not None:
+        return _make(args, training.model)
     from memfit.reporting.slimmed import describe_next
     from memfit.slimming.slimming import slim
 
-    _check(args)
-    if args.device is not None:
-        gpu(args.device)  # an unknown name is refused before the model is built
-    with show_progress("Building the model"):
-        model, data, batch = target(args)
-    if args.variant is not None:
-        return _make(args, model)
     with show_progress("Comparing variants"), failures_of(args.target):
-        compared = slim(model, batch_size=batch, memory=args.memory, data=data, device=args.device)
+        compared = slim(
+            training.model,
+            batch_size=training.batch_size,
+            memory=args.memory,
+            data=training.data,
+            device=args.device,
+        )
     if args.json:
         print_json(compared.to_json())
     else:
@@ -52,16 +56,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from memfit.sizes import Size
-    from memfit.slimming.variants import find_variant
-
-    if args.memory is not None and not args.memory.endswith("%"):
-        Size(args.memory)  # what is no size is refused before the model is built
+    check_target(args)
     if args.variant is None and (args.output is not None or args.amount is not None):
         raise InvalidInput(
             "--amount and --output need --variant", remedy='Name it, such as --variant "narrow"'
         )
     if args.variant is not None:
+        from memfit.slimming.variants import find_variant
+
         find_variant(args.variant).read_amount(args.amount)
         if args.output is None or args.output.suffix != ".keras":
             raise InvalidInput(

@@ -2,12 +2,13 @@
 
 import argparse
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from memfit.errors import InvalidInput, StepFailed
+from memfit.sizes import check_memory
+from memfit.survival.scripts import check_script
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -22,16 +23,50 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimizer", help="compile a saved model with this optimizer")
 
 
-def target(args: argparse.Namespace) -> tuple[Any, Any, int | None]:
-    """Returns the model, an example of its data where there is one, and the batch size; None where batches differ.
+def check_target(args: argparse.Namespace) -> None:
+    """Refuses what needs no model to be refused: TensorFlow's import takes seconds.
+
+    Raises:
+        InvalidInput: If there is no such file or device, or the batch or the memory is none.
+    """
+    from memfit.budgets.gpu_table import gpu
+
+    if args.batch is not None and args.batch < 1:
+        raise InvalidInput("A batch has at least one sample", received=args.batch, remedy="Write --batch 32")
+    check_memory(args.memory)
+    if args.device is not None:
+        gpu(args.device)
+    path = Path(args.target)
+    if path.suffix == ".py" or path.is_dir():
+        check_script(path)
+    elif not path.is_file():
+        raise InvalidInput(
+            "There is no such file", received=str(path), remedy="Give a script or a saved model"
+        )
+
+
+class Target(NamedTuple):
+    """A training to ask about.
+
+    Attributes:
+        model: The model, compiled.
+        data: An example of its data, or None.
+        batch_size: Samples in a step; None where batches differ.
+        validation_batch_size: Samples in a validation batch; None where there is no validation.
+    """
+
+    model: Any
+    data: Any
+    batch_size: int | None
+    validation_batch_size: int | None = None
+
+
+def target(args: argparse.Namespace) -> Target:
+    """Returns what the file trains: a script's first `fit`, or a saved model.
 
     Raises:
         InvalidInput: If the file is neither, or the script never trains.
     """
-    if args.batch is not None and args.batch < 1:
-        raise InvalidInput("A batch has at least one sample", received=args.batch, remedy="Write --batch 32")
-    # The model is only built here.
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     path = Path(args.target)
     if path.suffix == ".py":
         from memfit.data.shapes import Shapes
@@ -40,8 +75,9 @@ def target(args: argparse.Namespace) -> tuple[Any, Any, int | None]:
         call = first_fit(path, args.arguments, quiet=args.json)
         # Where shapes vary, each of the data's batches has its own number of samples.
         data = call.data
-        return call.model, data, args.batch or (None if isinstance(data, Shapes) else call.batch_size)
-    return _loaded(path, args.optimizer), None, args.batch or 32
+        batch_size = args.batch or (None if isinstance(data, Shapes) else call.batch_size)
+        return Target(call.model, data, batch_size, call.validation_batch_size(args.batch or call.batch_size))
+    return Target(_loaded(path, args.optimizer), None, args.batch or 32)
 
 
 @contextlib.contextmanager
@@ -60,10 +96,6 @@ def failures_of(file: str) -> Iterator[None]:
 def _loaded(path: Path, optimizer: str | None) -> Any:
     import keras
 
-    if not path.is_file():
-        raise InvalidInput(
-            "There is no such file", received=str(path), remedy="Give a script or a saved model"
-        )
     try:
         model = keras.saving.load_model(path)
     except Exception as error:  # Keras raises whatever reading the file raises

@@ -172,10 +172,18 @@ class _Process:
         if _is_of("memfit.errors", "MemfitError", error):
             trace = _without_memfit(trace)  # what memfit refuses, its own frames would not explain
             error.args = tuple(as_flags(part) if isinstance(part, str) else part for part in error.args)
+            self._advise_memory(error)
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         if isinstance(error, KeyboardInterrupt):
             self._end_by_signal(signal.SIGINT)
         sys.exit(1)
+
+    def _advise_memory(self, error: BaseException) -> None:
+        """Names the flag, where a memory was asked for and a larger one would do."""
+        smallest = getattr(error, "smallest_memory", None)
+        if smallest is not None and self._settings.memory is not None:
+            flag = f"--memory {-(-smallest // 2**20)}MiB"
+            error.args = (f"{error} If there is that much memory, run again with {flag}.",)
 
     def stop(self, number: int, frame: Any) -> None:
         """Handles a signal: a training ends after its batch, with a checkpoint; anything else at once."""

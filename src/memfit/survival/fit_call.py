@@ -14,7 +14,7 @@ from memfit.data.shapes import Shapes
 from memfit.errors import CannotTell
 from memfit.estimation.worst_batch import look_where_needed
 from memfit.training.batches import KERAS_DEFAULT, batch_size_of, look_ahead
-from memfit.training.plan_choice import example_of
+from memfit.training.plan_choice import example_of, validation_batch_of
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,10 @@ class FitCall:
         with suppress(CannotTell):
             return batch_size_of(self.arguments.get("x"), None, first)
         return KERAS_DEFAULT
+
+    def validation_batch_size(self, batch_size: int) -> int | None:
+        """Samples in a validation batch where a step has `batch_size`; None where nothing is validated."""
+        return validation_batch_of(self.arguments, batch_size)
 
     @cached_property
     def _seen(self) -> tuple[Shapes | None, FirstBatch | None]:

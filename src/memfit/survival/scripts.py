@@ -20,6 +20,12 @@ _DIE_WITH_PARENT = 1  # prctl(2): PR_SET_PDEATHSIG
 
 def check_script(script: Path) -> None:
     """Refuses a script that is not there."""
+    if script.is_dir():
+        raise InvalidInput(
+            "That is a folder",
+            received=str(script),
+            remedy=f"Give the script inside it, such as {str(script).rstrip('/')}/train.py",
+        )
     if not script.is_file():
         raise InvalidInput("There is no such script", received=str(script))
 

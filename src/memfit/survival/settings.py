@@ -2,12 +2,17 @@
 
 import hashlib
 import json
+import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 # Seconds between two checkpoints: what a kill may cost, however cheap checkpoints are.
 _CHECKPOINT_SECONDS = 5.0
 
 OUTCOME = "outcome"  # the file in which a process says that memory ended it
+# What has a flag of `memfit run` of its own name.
+FLAGS = ("memory", "allow", "ranks", "shard_optimizer", "elastic", "strict", "watch", "quiet")
 CUSTOM_LOOP = -1  # stands for a call of fit() where a script trains in a custom loop
 
 
@@ -48,6 +53,15 @@ class RunSettings:
     ranks: int = 1
     elastic: bool = False
     shard_optimizer: bool = False
+
+    def command(self, script: Path, arguments: Sequence[str]) -> str:
+        """Returns the command that goes on with a script, as one types it."""
+        flags: list[str] = []
+        for name in FLAGS:
+            value = getattr(self, name)
+            if value != getattr(RunSettings, name):
+                flags += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        return shlex.join(["memfit", "run", "--resume", *flags, str(script), *arguments])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import sys
 import zlib
@@ -15,7 +14,7 @@ from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.scaling.cluster import RANK, Cluster, find_cluster
 from memfit.scaling.launching import Ending, await_ranks, rank_environments
-from memfit.sizes import Size
+from memfit.sizes import check_memory
 from memfit.survival.checkpoints import find_position
 from memfit.survival.child_process import SETTINGS
 from memfit.survival.crashes import Crash, count_kernel_kills, explain_crash, judge_exit
@@ -23,10 +22,12 @@ from memfit.survival.kept_states import forget_kept, is_writing, take_over_newes
 from memfit.survival.positions import POSITION, Position, read_position, say_from, say_where
 from memfit.survival.run_directory import (
     RunIdentity,
+    describe_unfinished,
     directory_of,
     has_checkpoint,
     locked,
     open_directory,
+    remove_directory,
 )
 from memfit.survival.run_records import RunRecords
 from memfit.survival.script_process import ScriptProcess
@@ -46,6 +47,7 @@ def supervise(
     settings: RunSettings = RunSettings(),  # noqa: B008 (frozen)
     *,
     resume: bool = False,
+    kept: Sequence[str] = (),
     tell: Callable[[str], None] = lambda line: None,
     report: Callable[[Sequence[tuple[Path, RunRecord]]], None] = lambda records: None,
 ) -> int:
@@ -56,6 +58,7 @@ def supervise(
         arguments: Its arguments.
         settings: What to do with it.
         resume: Whether to go on where an earlier run was stopped.
+        kept: The settings that are then those of the earlier run.
         tell: Takes what there is to say, a line at a time.
         report: Takes the records of what was trained, with their files, at the end.
 
@@ -67,8 +70,7 @@ def supervise(
     """
     script = Path(script)
     check_script(script)
-    if settings.memory is not None:
-        Size(settings.memory, of=2**60)
+    check_memory(settings.memory)
     Fidelity.read(settings.allow)
     cluster = find_cluster()
     directory = directory_of(script, arguments, Path.cwd(), cluster)
@@ -79,13 +81,15 @@ def supervise(
         settings = replace(settings, seed=seed_of(cluster) if settings.seed is None else settings.seed)
     try:
         with locked(directory):
+            if not resume and has_checkpoint(directory):
+                tell(describe_unfinished(directory, script, arguments))
+            identity = open_directory(directory, script, arguments, settings, resume=resume, kept=kept)
             if resume and not has_checkpoint(directory):
                 tell(
                     "There is no checkpoint of this script with these arguments: it starts from the beginning."
                 )
-            identity = open_directory(directory, script, arguments, resume=resume, seed=settings.seed)
             run = _Run(script, list(arguments), directory, identity, tell, report, cluster)
-            return run.run_to_end(settings)
+            return run.run_to_end()
     finally:
         with contextlib.suppress(OSError):  # not empty: other runs have theirs there
             directory.parent.rmdir()
@@ -116,27 +120,34 @@ class _Run:
         self._restarts = 0
         self._processes: list[ScriptProcess] = []
         self._asked: int | None = None
+        self._settings = identity.settings
 
-    def run_to_end(self, settings: RunSettings) -> int:
+    def run_to_end(self) -> int:
         """Runs the script to its end, and reports."""
         take_over_newest(self._directory)  # what ranks of a run that is resumed have kept
+        if has_checkpoint(self._directory) and not self._settings.quiet:
+            self._tell(f"resumed: continues {say_from(find_position(self._directory))}")
         try:
-            code = self._run_to_end(settings)
+            code = self._run_to_end()
         finally:
             forget_kept(self._directory)
-        self._report(self._records.read())
+        records = self._records.read()
+        self._report(records)
         if code == 0:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            untrained = self._first_rank == 0 and not records and not has_checkpoint(self._directory)
+            if untrained and not self._settings.quiet:
+                self._tell("Nothing was trained under memfit: the script never called fit().")
+            remove_directory(self._directory)
         return code
 
-    def _run_to_end(self, settings: RunSettings) -> int:
+    def _run_to_end(self) -> int:
         """Starts the script until it ends by itself, is asked to end, or dies without getting further."""
         furthest: Position | None = None
         attempts, tighten = 0, None
         with self._signals():
             while True:
                 kills = count_kernel_kills()
-                ending = self._run_once(settings, tighten=tighten)
+                ending = self._run_once(self._settings, tighten=tighten)
                 if ending.code == 0:
                     return 0
                 if self._asked is not None:
@@ -150,14 +161,15 @@ class _Run:
                 further = position is not None and (furthest is None or position > furthest)
                 attempts = 1 if further else attempts + 1
                 furthest = max(filter(None, (position, furthest)), default=None)
-                leave_out = attempts >= _ATTEMPTS and settings.elastic and settings.ranks > 1
+                elastic = self._settings.elastic and self._settings.ranks > 1
+                leave_out = attempts >= _ATTEMPTS and elastic
                 hopeless = crash.memory and self._records.has_custom_loop()
                 if hopeless or (attempts >= _ATTEMPTS and not leave_out):
                     return self._give_up(crash, position, self._processes[ending.rank].log)
                 tighten = ending.rank if crash.memory else None
                 self._start_again(crash, position)
                 if leave_out:
-                    settings, attempts = self._go_on_with_fewer(settings), 0
+                    self._settings, attempts = self._go_on_with_fewer(self._settings), 0
 
     def _run_once(self, settings: RunSettings, *, tighten: int | None) -> Ending:
         """Runs the script once, in one process or in one for each rank, and says how that ended."""
@@ -247,8 +259,7 @@ class _Run:
         return code
 
     def _command(self) -> str:
-        ranks = [f"--ranks {len(self._processes)}"] if len(self._processes) > 1 else []
-        return " ".join(["memfit run --resume", *ranks, str(self._script), *self._arguments])
+        return self._settings.command(self._script, self._arguments)
 
     def _start_again(self, crash: Crash, position: Position | None) -> None:
         """Says what ended the process, and where the next one goes on."""

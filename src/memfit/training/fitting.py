@@ -1,7 +1,6 @@
 """`fit`: Keras's own, with the steps of a plan."""
 
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import keras
@@ -9,7 +8,6 @@ import keras
 from memfit.budgets.peaks import PeakMeter, device_name, take_one_region
 from memfit.compat import keras_data
 from memfit.errors import InvalidInput
-from memfit.estimation.recording.recording import STEPS
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
 from memfit.steps.host_arrays import on_host
@@ -179,14 +177,17 @@ def _train(
                 journal,
                 reopenable(arguments),
                 host,
-                partial(_note_prediction, plan, meter, journal),
-                peers,
+                peers=peers,
             )
             if model.compiled
             else nullcontext(),
             call.listening(arguments) as listened,
         ):
             history = current_runner().fit(model, listened, plan, mark)
+    if plan is not None:
+        says = judge(plan, meter.peak, ran_out=any(event.phase for event in journal.events))
+        if says is not None:
+            journal.note(says, warn=meter.peak > plan.memory)
     history.memory = Run(
         plan=plan,
         measured=meter.peak or None,
@@ -195,14 +196,3 @@ def _train(
         record=call.file,
     )
     return history
-
-
-def _note_prediction(plan: Plan | None, meter: PeakMeter, journal: Journal, batch: int) -> None:
-    """Notes, once, that the plan is too tight or too loose for this device, if it is."""
-    # A prediction is the largest peak of some steps: the first takes less, its optimizer keeps nothing yet.
-    # Nor do the first batches tell of the worst one, where shapes vary.
-    if plan is None or batch != STEPS or plan.worst is not None:
-        return
-    says = judge(plan, meter.so_far())
-    if says is not None:
-        journal.note(says, warn=True)

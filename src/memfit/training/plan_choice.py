@@ -57,8 +57,7 @@ def choose_plan(
 
     def make(room: int | str | None) -> Plan:
         data, samples = _look(model, arguments, first)
-        validates = arguments["validation_data"] is not None or bool(arguments["validation_split"])
-        validation = (arguments["validation_batch_size"] or samples) if validates else None
+        validation = validation_batch_of(arguments, samples)
         return make_plan(model, samples, room, allow, data=data, validation_batch_size=validation, **together)
 
     try:
@@ -104,6 +103,18 @@ def example_of(arguments: Mapping[str, Any], first: FirstBatch | None) -> Any:
     if weight is None and arguments.get("class_weight"):
         weight = np.ones(1, "float32")  # Keras makes a sample weight of every class weight
     return x, arguments.get("y"), weight
+
+
+def validation_batch_of(arguments: Mapping[str, Any], batch_size: int) -> int | None:
+    """Returns how many samples Keras validates with at once; None where a call of `fit` has no validation.
+
+    Args:
+        arguments: The arguments by name; those that are missing are None.
+        batch_size: Samples in a step.
+    """
+    if arguments.get("validation_data") is None and not arguments.get("validation_split"):
+        return None
+    return int(arguments.get("validation_batch_size") or batch_size)
 
 
 def _look(model: keras.Model, arguments: Mapping[str, Any], first: FirstBatch | None) -> tuple[Any, int]:

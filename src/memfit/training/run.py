@@ -11,6 +11,8 @@ from memfit.tables import table
 from memfit.training.guard.events import Event
 from memfit.training.monitoring.record import MemoryRecord
 
+_MUCH_LESS = 2 / 3  # of what was predicted: a prediction that is a little high is no news
+
 
 @dataclass(frozen=True, repr=False)
 class Run(Shown):
@@ -19,7 +21,7 @@ class Run(Shown):
     Attributes:
         plan: The plan that was followed; None where no lever was asked for.
         measured: The peak that TensorFlow's allocator measured on the device, or None where it does not count
-            (a CPU outside of an arena).
+            (a CPU outside of an arena and without oneDNN).
         events: What happened on the way, in order; each prints as a sentence.
         monitored: The record of a `MemoryMonitor` among the callbacks, or None.
         record: The file of the run's record, from which reports are made; None where records are turned off.
@@ -56,27 +58,26 @@ class Run(Shown):
         }
 
 
-def judge(plan: Plan, measured: int) -> str | None:
-    """Says that a plan turned out too tight or too loose, and what to do about it; None where it did not.
+def judge(plan: Plan, measured: int, *, ran_out: bool = False) -> str | None:
+    """Says that a training took more than it was planned for, or much less; None where it did neither.
 
-    What was measured corrects what was predicted for stock Keras: both are off by the same part.
+    Only what was seen is told. What another plan would take does not follow from how far off this one's was.
 
     Args:
         measured: The peak on the device, in bytes.
+        ran_out: Whether memory ran out: from then on the steps were not those of the plan.
     """
-    if plan.is_bound or not (plan.predicted and measured):
+    if not (plan.predicted and measured):
         return None
-    off = measured / plan.predicted
-    told = f"{Size(measured)} measured, {plan.predicted} predicted ({off - 1:+.0%})"
     if measured > plan.memory:
-        less = Size(int(plan.memory / off))
-        return f"The plan is too tight: {told}. Make it with memory={str(less).replace(' ', '')!r} instead."
-    margin = plan.margin / plan.predicted
-    stock = Size(int(off * plan.stock))
-    if not plan.recipe.is_stock and stock * (1 + margin) <= plan.memory:
-        more = Size(int(plan.memory / off))
+        known = "at most" if plan.is_bound else "predicted"
         return (
-            f"The plan is too loose: {told}. Stock Keras would take about {stock} of {plan.memory}: "
-            f"make it with memory={str(more).replace(' ', '')!r}."
+            f"The peak was {Size(measured)}, {Size(measured - plan.memory)} over the {plan.memory} it was planned "
+            f"for ({plan.predicted} {known}). A smaller batch takes less."
         )
-    return None
+    if plan.is_bound or plan.recipe.is_stock or ran_out or measured > _MUCH_LESS * plan.predicted:
+        return None
+    return (
+        f"Less memory was needed than planned: the peak was {Size(measured)}, {plan.predicted} predicted. "
+        "Results are not affected."
+    )
