@@ -1,6 +1,6 @@
 """Putting a model's training, validation and prediction under guard for the length of a call."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -35,7 +35,6 @@ def guarded_training(
     journal: Journal,
     feeds: tuple[Feed, Feed] = (Feed(), Feed()),
     host: HostArrays | None = None,
-    after_batch: Callable[[int], None] = lambda batch: None,
     peers: Peers = ALONE,
 ) -> Iterator[None]:
     """Lets a model train and validate under guard, with the steps of a plan.
@@ -44,7 +43,6 @@ def guarded_training(
         plan: The plan to begin with; None for stock Keras's step.
         feeds: The ways back to the training data and to the validation data in this process.
         host: What training steps read their samples from; None where the data gives whole batches.
-        after_batch: What to call with the number of each batch that was trained.
         peers: The other processes that train the model.
     """
     recipe = Recipe() if plan is None else plan.recipe
@@ -69,7 +67,6 @@ def guarded_training(
         ),
         reader=Reader("training", journal, feeds[0]),
         host=host,
-        after_batch=after_batch,
         at_end=EndOfData(model, "train_function", journal, steps, peers),
         peers=peers,
     )

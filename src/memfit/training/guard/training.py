@@ -1,7 +1,6 @@
 """Training under guard: a step that runs out of memory is rolled back, tightened and done again."""
 
 import gc
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -28,7 +27,6 @@ class GuardedTraining(Replaying):
     Args:
         *replayed: As of `Replaying`.
         host: What steps read their samples from; None where the reader gives whole batches.
-        after_batch: What to call with the number of each batch that was trained.
         at_end: What to do at the end of the data.
         peers: The other processes that train the model.
     """
@@ -38,12 +36,11 @@ class GuardedTraining(Replaying):
         *replayed: Any,
         reader: Reader,
         host: HostArrays | None,
-        after_batch: Callable[[int], None],
         at_end: EndOfData,
         peers: Peers,
     ) -> None:
         super().__init__(*replayed)
-        self._reader, self._host, self._after_batch, self._peers = reader, host, after_batch, peers
+        self._reader, self._host, self._peers = reader, host, peers
         self._at_end = at_end
 
     def __call__(self, iterator: Any) -> Any:
@@ -65,7 +62,6 @@ class GuardedTraining(Replaying):
         logs = self._peers.exchange(self.owner, step.changes, logs, step)
         self._update()
         self._peers.share_weights(self.owner)
-        self._after_batch(self.batch)
         self.settle()
         return settle_logs(logs)
 
