@@ -83,7 +83,8 @@ def test_the_batch_of_a_script_is_that_of_its_data() -> None:
     )
     padded = _call(x=_padded())
     assert padded.batch_size == 2
-    assert spec_of(padded.model, padded.data).structure == (Leaf((5,), "int32", largest=1), Leaf((), "int32"))
+    ones = Leaf((5,), "int32", largest=1), Leaf((), "int32", largest=1)
+    assert spec_of(padded.model, padded.data).structure == ones
     assert _call(x=Augmented()).batch_size == 8
     assert _call(x=X, y=Y).batch_size == 32
 
