@@ -11,7 +11,7 @@ from keras import layers, ops
 import memfit
 from memfit.planning.fidelity import Fidelity
 from memfit.steps.micro_batches.additivity import find_loss_difference
-from memfit.steps.micro_batches.varying import agree
+from memfit.steps.micro_batches.trial import agree
 from training.parity import levers
 
 X = np.random.default_rng(3).normal(size=(12, 4)).astype("float32")

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from memfit.steps.micro_batches.exactness import find_difference
+from memfit.steps.micro_batches.exactness import Verdict, try_in_parts
 from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import find_choices
 from memfit.steps.train_step import build
@@ -100,6 +100,11 @@ def train(model: keras.Model, recipe: Recipe) -> tuple[list[float], list[Any]]:
     return losses, [np.asarray(variable) for variable in model.variables]
 
 
+def samples() -> tuple[Any, Any]:
+    random = np.random.default_rng(0)
+    return random.normal(size=(SAMPLES, *SHAPE)), random.integers(0, 3, SAMPLES)
+
+
 @pytest.mark.parametrize("name", EXACT)
 def test_steps_in_micro_batches_are_stocks(name):
     stock = train(network(EXACT[name]), Recipe())
@@ -123,20 +128,18 @@ def test_rematerialised_micro_batches_draw_the_same_numbers_again():
 def test_a_trial_finds_them_exact_and_changes_nothing(name):
     model = network(EXACT[name])
     before = [np.asarray(variable) for variable in model.variables]
-    assert find_difference(model, np.random.default_rng(0).normal(size=(5, *SHAPE))) is None
+    assert try_in_parts(model, samples()) == Verdict()
     for one, two in zip(before, model.variables, strict=True):
         np.testing.assert_array_equal(one, np.asarray(two))
 
 
 @pytest.mark.parametrize("name", NOT_EXACT)
 def test_a_trial_finds_what_micro_batches_change(name):
-    found = find_difference(network(NOT_EXACT[name]), np.random.default_rng(0).normal(size=(5, *SHAPE)))
-    assert found is not None
-    assert "random numbers" in found
+    assert "random numbers" in (try_in_parts(network(NOT_EXACT[name]), samples()).differs or "")
 
 
 @pytest.mark.parametrize("name", ["Dropout", "Keras's own generator"])
 def test_under_xla_the_numbers_are_others(name):
     model = network(EXACT[name])
     model.jit_compile = True
-    assert "XLA" in (find_difference(model, np.zeros((5, *SHAPE))) or "")
+    assert "XLA" in (try_in_parts(model, samples()).draws or "")

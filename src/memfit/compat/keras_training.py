@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from memfit.compat.keras_layers import all_layers
+from memfit.compat.keras_layers import all_layers, functional_of
 
 # The attributes in which a callback keeps its model.
 CALLBACK_MODEL = ("_model", "model")
@@ -46,6 +46,23 @@ def build(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
     unbuilt = any(part is not None and not part.built for part in parts)
     if unbuilt or not all(layer.built for layer in all_layers(model)):
         model._symbolic_build(data_batch=(x, y, sample_weight))
+
+
+def build_losses(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
+    """Creates the variables of the model and its losses, if they do not exist yet; not those of the optimizer."""
+    compiled = _compile_loss(model)
+    outputs = functional_of(model)
+    if compiled is not None and not compiled.built and outputs is not None and outputs.built:
+        compiled.build(y, outputs._outputs_struct)
+        return
+    own = {name: getattr(model, name) for name in ("optimizer", "_compile_metrics")}
+    try:
+        for name in own:
+            object.__setattr__(model, name, None)
+        build(model, x, y, sample_weight)
+    finally:
+        for name, value in own.items():
+            object.__setattr__(model, name, value)
 
 
 def compute_loss(model: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool) -> Any:

@@ -3,6 +3,7 @@
 Checked with TensorFlow 2.19.0 and 2.21.0.
 """
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
@@ -44,6 +45,7 @@ def draws_replaced(replace: Callable[[Draw], Tensor]) -> Iterator[None]:
     def replacement(function: Any, by_counter: bool) -> Any:
         signature = inspect.signature(function)
 
+        @functools.wraps(function)  # so that one replacement within another knows the arguments' names
         def draw(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != thread:
                 return function(*args, **kwargs)

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from memfit.budgets.gpu_table import GPU, present_gpu
+from memfit.compat.keras_layers import all_layers, own_seed_generators
 from memfit.data.peeking import FirstBatch
 from memfit.errors import CannotTell, InvalidInput, in_one_line
 from memfit.estimation.recording.specs import Spec, mapped, spec_of
@@ -22,8 +23,9 @@ from memfit.steps.installing import (
     why_not_rematerialised,
     why_step_is_fixed,
 )
-from memfit.steps.micro_batches.additivity import TRIED_SAMPLES, find_loss_difference, has_to_be_checked
-from memfit.steps.micro_batches.exactness import find_difference
+from memfit.steps.micro_batches.additivity import has_to_be_checked
+from memfit.steps.micro_batches.exactness import Verdict, try_in_parts
+from memfit.steps.micro_batches.trial import SAMPLES
 from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import Segments, find_choices, find_choices_of_step
 from memfit.steps.train_step import build
@@ -32,6 +34,7 @@ from memfit.steps.train_step import build
 _REFERENCE_BATCH = 32
 # In how many micro-batches a batch is cut when such a step is recorded: the second one is like all later ones.
 RECORDED_PARTS = 2
+_LEAST_SAMPLES = 5  # real ones for a trial of micro-batches; of fewer, parts may be too small to differ
 _applied: list[Any] = []  # changes to the copy of a model that is recorded; let go of, they would be undone
 
 
@@ -135,25 +138,31 @@ class Job:
     @cached_property
     def outputs_differ(self) -> str | None:
         """Why a sample's output in a micro-batch would be another than in the whole batch, or None."""
-        try:
-            batch = self._make_samples()
-        except CannotTell as error:
-            return f"it could not be tried in micro-batches ({error})"
-        return find_difference(self.model, batch[0] if isinstance(batch, tuple) else batch)
+        if not (has_to_be_checked(self.model) or own_seed_generators(self.model)):
+            return None
+        return self._verdict.draws or self._verdict.differs
 
     @cached_property
     def losses_differ(self) -> str | None:
-        """How the loss of a batch differs from that of its parts, or None; tried on real samples, if any."""
+        """How training on a batch differs from training on its parts, or None; tried on real samples, if any."""
         if self.why_not_micro_batches is not None or not has_to_be_checked(self.model):
             return None
+        return self._verdict.differs
+
+    @cached_property
+    def _verdict(self) -> Verdict:
+        """What came of computing a few samples in parts."""
+        untried = "it could not be tried in micro-batches"
+        if not all(layer.built for layer in all_layers(self.model)):
+            return Verdict(differs=f"{untried} before its first batch: not all of its layers are built")
         data = self.data.batch if isinstance(self.data, FirstBatch) else self.data
         try:
-            return find_loss_difference(self.model, data if _has_samples(data) else self._make_samples())
+            return try_in_parts(self.model, data if _has_samples(data) else self._make_samples())
         except CannotTell as error:
-            return f"its loss could not be tried in micro-batches ({error})"
+            return Verdict(differs=f"{untried} ({error})")
 
     def _make_samples(self) -> Any:
-        return mapped(vary_whole_numbers, self.spec.batch(TRIED_SAMPLES))
+        return mapped(vary_whole_numbers, self.spec.batch(SAMPLES))
 
     def _choose_for_custom_step(self) -> tuple[tuple[Segments, ...], str | None]:
         try:
@@ -176,7 +185,7 @@ def _has_samples(data: Any) -> bool:
     """Whether there are arrays or tensors of enough samples for a trial, and not only their shapes."""
     leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
     return bool(leaves) and all(
-        not isinstance(leaf, tf.TypeSpec) and (*getattr(leaf, "shape", ()), 0)[0] >= TRIED_SAMPLES
+        not isinstance(leaf, tf.TypeSpec) and (*getattr(leaf, "shape", ()), 0)[0] >= _LEAST_SAMPLES
         for leaf in leaves
     )
 

@@ -35,7 +35,7 @@ class MicroBatches(Lever):
         return job.why_not_micro_batches
 
     def see_in_data(self, job: Job) -> str | None:
-        """Whether a loss of the user's own adds up from parts of a batch."""
+        """Whether what the user wrote gives the same in parts of a batch."""
         return job.losses_differ
 
     def offer(self, job: Job, recipe: Recipe, batch_size: int) -> Iterator[Recipe]:
@@ -75,7 +75,7 @@ class MicroBatches(Lever):
 
     def _judge(self, job: Job) -> tuple[Fidelity, str]:
         why = _find_layer_that_differs(job.model) or job.outputs_differ
-        reasons = [reason for reason in (why, job.losses_differ) if reason is not None]
+        reasons = dict.fromkeys(reason for reason in (why, job.losses_differ) if reason is not None)
         if reasons:
             return Fidelity.NEAR, "; ".join(reasons)
         return Fidelity.EXACT, "no layer looks across the batch"

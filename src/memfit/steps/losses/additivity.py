@@ -1,12 +1,11 @@
 """Trying, on a few samples, whether the loss and the gradients of a function add up from parts of a batch.
 
 A function says nothing of how its loss is made. So it is computed: once for some samples, once for the same samples
-in parts, by the steps that would train it. Then again with other numbers in the samples: a loss that is divided by
-the sum of weights, or by what a mask leaves, may add up by chance where all of them are alike.
+in parts, as a step would, in the trial that models have too (`micro_batches/trial.py`).
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -16,16 +15,25 @@ import tensorflow as tf
 
 from memfit.compat.keras_layers import statistics_left_alone
 from memfit.errors import in_one_line
+from memfit.steps.losses.call import CallSamples
 from memfit.steps.losses.function import LossFunction, Seen
-from memfit.steps.losses.step import GradientStep
-from memfit.steps.micro_batches.varying import agree, half_of_digits, vary_samples
-from memfit.steps.recipe import Recipe
+from memfit.steps.losses.step import Joined
+from memfit.steps.micro_batches.batch import PartResult, Parts
+from memfit.steps.micro_batches.samples import Part
+from memfit.steps.micro_batches.sketches import COLUMNS, sketch
+from memfit.steps.micro_batches.trial import (
+    FEWER,
+    SAMPLES,
+    Outcome,
+    agree,
+    find_difference,
+    half_of_digits,
+    part_size,
+    put_back,
+)
+from memfit.steps.micro_batches.varying import mix_labels, tell_apart, vary_samples
 
-SAMPLES = 8
-# How many samples are tried, and in parts of how many: parts of unequal size show a sum as well as a mean of means.
-# Fewer where memory runs out.
-_TRIED = ((SAMPLES, 3), (3, 2))
-_ROUNDINGS = 100  # of the largest gradient, that a sum of such may be off by
+__all__ = ["SAMPLES", "Trial", "try_in_parts"]
 
 
 @dataclass(frozen=True)
@@ -56,10 +64,10 @@ def try_in_parts(loss: LossFunction, samples: Sequence[Any]) -> Trial:
     if loss.seen.draws:
         reason = "other random numbers: those of tf.random without a seed cannot be drawn per micro-batch"
         return Trial(differs=f"{reason} (and its loss is assumed, unchecked, to be a mean over samples)")
-    for count, part in _TRIED:
+    for count in (SAMPLES, FEWER):
         few = loss.call.map_samples(itemgetter(slice(count)), samples)
         try:
-            return _try(loss, few, part)
+            return _try(loss, few)
         except tf.errors.ResourceExhaustedError:
             continue
         except Exception as error:  # whatever a user's function raises
@@ -67,80 +75,88 @@ def try_in_parts(loss: LossFunction, samples: Sequence[Any]) -> Trial:
     return Trial(why_not="it could not be tried in micro-batches: memory ran out for a few samples")
 
 
-def _try(loss: LossFunction, samples: Sequence[Any], part: int) -> Trial:
-    in_parts = Recipe(micro_batch=part)
-    whole = _compute(loss, samples, Recipe(), False)
-    mean, total = (_compute(loss, samples, in_parts, sums) for sums in (False, True))
-    tolerance = half_of_digits("bfloat16" if loss.seen.half else _coarsest(whole.gradients))
-    right = next((way for way in (mean, total) if whole.agrees(way, tolerance)), None)
-    if right is not None:
-        varied = loss.call.map_samples(vary_samples, samples)
-        try:
-            again = [_compute(loss, varied, recipe, right is total) for recipe in (Recipe(), in_parts)]
-        except tf.errors.ResourceExhaustedError:
-            raise
-        except Exception:  # other numbers may be invalid to it
-            again = []
-        if again and not again[0].agrees(again[1], tolerance):
-            right, whole, mean = None, *again
-    if right is None:
-        story = f"a few samples have a loss of {whole.loss:.4g} in one batch and {mean.loss:.4g} in parts"
-        return Trial(why_not=f"its loss, or a gradient, does not add up over micro-batches ({story})")
+def _try(loss: LossFunction, samples: Sequence[Any]) -> Trial:
+    step = _Step(loss, samples)
+    tolerance = half_of_digits("bfloat16" if step.loss.seen.half else _coarsest(loss.values))
+    as_mean = find_difference(step.in_both_ways(sums=False), _vary(loss, samples), loss.values, tolerance)
+    sums = as_mean is not None
+    if as_mean is not None and find_difference(
+        step.in_both_ways(sums=True), _vary(loss, samples), loss.values, tolerance
+    ):
+        return Trial(why_not=f"its loss, or a gradient, does not add up over micro-batches ({as_mean.story})")
     if loss.seed_states and loss.jit_compile:
-        return Trial(differs="other random numbers: XLA draws them in its own order", sums=right is total)
-    if not all(map(np.array_equal, whole.state, right.state)) and not whole.state_agrees(right, tolerance):
-        return Trial(differs="it changes variables with every micro-batch", sums=right is total)
-    return Trial(sums=right is total)
+        return Trial(differs="other random numbers: XLA draws them in its own order", sums=sums)
+    whole, parts = step.in_both_ways(sums)(samples)
+    pairs = list(zip(whole.state, parts.state, strict=True))
+    if not all(np.array_equal(*pair) or agree(*pair, tolerance) for pair in pairs):
+        return Trial(differs="it changes variables with every micro-batch", sums=sums)
+    return Trial(sums=sums)
 
 
-def _coarsest(gradients: Sequence[Any]) -> str:
-    """The number format of gradients that has the fewest digits."""
-    return max((g.dtype.name for g in gradients if g is not None), key=half_of_digits, default="float32")
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """The loss, the gradients, and what the function's own variables were after it."""
-
-    loss: float
-    gradients: list[Any]
-    state: list[Any]
-
-    def agrees(self, other: "_Outcome", tolerance: float) -> bool:
-        if not agree(self.loss, other.loss, tolerance):
-            return False
-        # A gradient that is zero but for rounding, as of a bias before a normalisation, is a sum of larger ones.
-        largest = max((np.abs(g).max(initial=0) for g in self.gradients if g is not None), default=0)
-        noise = _ROUNDINGS * tolerance**2 * float(largest)
-        return all(
-            one is two if one is None or two is None else agree(one, two, tolerance, noise)
-            for one, two in zip(self.gradients, other.gradients, strict=True)
-        )
-
-    def state_agrees(self, other: "_Outcome", tolerance: float) -> bool:
-        return all(agree(one, two, tolerance) for one, two in zip(self.state, other.state, strict=True))
-
-
-def _compute(loss: LossFunction, samples: Sequence[Any], recipe: Recipe, sums: bool) -> _Outcome:
-    trial = copy.copy(loss)
-    trial.seen, trial.jit_compile, trial.sums = Seen(), False, sums
-    tensors = [tf.convert_to_tensor(array) for array in samples]
-    specs = [
-        tf.TensorSpec([None, *tensor.shape[1:]] if has else tensor.shape, tensor.dtype)
-        for tensor, has in zip(tensors, loss.call.has_samples, strict=True)
+def _vary(loss: LossFunction, samples: Sequence[Any]) -> list[Sequence[Any]]:
+    """Returns samples as they are, and with other numbers; all tensors but the first are taken for labels, too."""
+    first = next(place for place, has in enumerate(loss.call.has_samples) if has)
+    mixed = [
+        array if not has else (tell_apart if place == first else mix_labels)(array)
+        for place, (array, has) in enumerate(zip(samples, loss.call.has_samples, strict=True))
     ]
-    step = GradientStep(trial, recipe)
-    with statistics_left_alone():
-        trial.look(specs)
-        step.trace(specs)
-    step.note()
-    try:
-        computed = step.compute(tensors, specs)
-        state = [variable.numpy() for variable in trial.seen.changing]
-    finally:
-        step.undo()
-    gradients = [
-        None if gradient is None else np.asarray(tf.convert_to_tensor(gradient))
-        for gradient in computed.gradients
-    ]
-    return _Outcome(float(computed.loss), gradients, state)
+    return [samples, loss.call.map_samples(vary_samples, samples), mixed]
+
+
+def _coarsest(weights: Sequence[Any]) -> str:
+    """The number format of weights that has the fewest digits."""
+    return max((weight.dtype.name for weight in weights), key=half_of_digits, default="float32")
+
+
+class _Step:
+    """The gradients of a loss function, in parts of any size, in numbers that add up. It is traced once."""
+
+    def __init__(self, loss: LossFunction, samples: Sequence[Any]) -> None:
+        self.loss = copy.copy(loss)
+        self.loss.seen, self.loss.jit_compile = Seen(), False
+        tensors = list(map(tf.convert_to_tensor, samples))
+        self._count = self.loss.call.count_samples(tensors)
+        self._types = [tensor.dtype for tensor in tensors]
+        specs = [
+            tf.TensorSpec([None, *tensor.shape[1:]] if has else tensor.shape, tensor.dtype)
+            for tensor, has in zip(tensors, loss.call.has_samples, strict=True)
+        ]
+        body = tf.autograph.experimental.do_not_convert(self._compute)
+        with statistics_left_alone():
+            self.loss.look(specs)
+            function = tf.function(body, autograph=False)
+            self._function = function.get_concrete_function(tf.TensorSpec([], tf.int32), *specs)
+
+    def in_both_ways(self, sums: bool) -> Callable[[Sequence[Any]], tuple[Outcome, Outcome]]:
+        """Returns what computes samples at once, and in parts whose losses add up, or are averaged."""
+
+        def compute(samples: Sequence[Any]) -> tuple[Outcome, Outcome]:
+            assert self._count is not None
+            return self._run(samples, self._count, sums), self._run(samples, part_size(self._count), sums)
+
+        return compute
+
+    def _run(self, samples: Sequence[Any], size: int, sums: bool) -> Outcome:
+        tensors = [tf.convert_to_tensor(*pair) for pair in zip(samples, self._types, strict=True)]
+        changing = self.loss.seen.changing
+        with put_back(changing):
+            mean, total, gradients_of_mean, gradients = self._function(tf.constant(size), *tensors)
+            state = tuple(variable.numpy() for variable in changing)
+        if sums:
+            return Outcome(float(total), gradients.numpy(), state=state)
+        return Outcome(float(mean), gradients_of_mean.numpy(), state=state)
+
+    def _compute(self, size: Any, *tensors: Any) -> Any:
+        loss = self.loss
+        Joined(loss)  # refuses outputs that cannot be joined
+
+        def compute(part: Part) -> PartResult:
+            with tf.GradientTape() as tape:
+                value, _ = loss.compute(part.x)
+            gradients = sketch(tape.gradient(value, loss.values), loss.values)
+            value = tf.cast(value, tf.float64)
+            return (value * part.fraction, value, gradients * part.fraction, gradients), []
+
+        batch = Parts(CallSamples(loss.call, tensors), lambda _: size, loss)
+        shapes: list[list[int]] = [[], [], *[[len(loss.values), COLUMNS]] * 2]
+        return batch.fold(compute, tuple(tf.zeros(shape, tf.float64) for shape in shapes))[0]

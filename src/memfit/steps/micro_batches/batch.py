@@ -141,14 +141,21 @@ class PartedBatch(Parts):
 
     Args:
         data: What Keras gives to a step, `(x, y, sample_weight)` or less; or `Samples`.
+        trains: Whether it is a step that needs metrics and the optimizer, which are built then.
     """
 
     def __init__(
-        self, model: keras.Model, data: Any, size: int | Callable[[Any], Any], share: Share | None = None
+        self,
+        model: keras.Model,
+        data: Any,
+        size: int | Callable[[Any], Any],
+        share: Share | None = None,
+        *,
+        trains: bool = True,
     ) -> None:
         super().__init__(samples_of(data), size, model, share)
         self._model = model
-        keras_training.build(model, *self._batch.specs)
+        (keras_training.build if trains else keras_training.build_losses)(model, *self._batch.specs)
 
     def add_up(
         self,

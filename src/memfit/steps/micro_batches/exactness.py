@@ -1,82 +1,55 @@
-"""Trying, on a few samples, whether a model gives each sample the same output whatever it is batched with.
+"""Trying, on a few samples, whether a model's training step gives the same in micro-batches.
 
-Keras's own layers do, and where they draw random numbers a micro-batch draws those of the whole batch. Layers that
-mix samples, code of the user's own, and random numbers that cannot be drawn so are seen by computing them:
-once for all samples, once in parts.
+Keras's own layers and losses do, and where they draw random numbers a micro-batch draws those of the whole batch.
+Layers that mix samples, losses that are no means, code of the user's own, and random numbers that cannot be drawn
+so are seen by computing them: the loss and the gradients of training, once for all samples, once in parts.
+
+BatchNormalization normalises as in inference meanwhile: that micro-batches change it needs no trial.
 """
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from memfit.compat import keras_layers
-from memfit.steps.micro_batches.additivity import TRIED_SAMPLES
-from memfit.steps.micro_batches.random_rows import draw_rows_of_batch
-from memfit.steps.micro_batches.varying import agree
+from memfit.compat import keras_data, keras_layers, keras_training
+from memfit.compat.keras_layers import all_layers
+from memfit.compat.tf_random import Draw, draws_replaced
+from memfit.steps.micro_batches.batch import PartedBatch, PartResult
+from memfit.steps.micro_batches.loss_shares import losses_of_part
+from memfit.steps.micro_batches.samples import Part
+from memfit.steps.micro_batches.sketches import COLUMNS, sketch
+from memfit.steps.micro_batches.trial import (
+    FEWER,
+    SAMPLES,
+    Outcome,
+    find_difference,
+    half_of_digits,
+    part_size,
+    put_back,
+)
+from memfit.steps.micro_batches.varying import choose_rows, mix_labels, tell_apart, vary_samples
 
-_PARTS = ((0, 2), (2, 2), (4, 1))  # first sample and number of samples
-_TOLERANCE = 1e-3  # far above float32 rounding, far below what another mask of a dropout makes of an output
 
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a trial.
 
-def find_difference(model: keras.Model, x: Any) -> str | None:
-    """Returns why micro-batches would compute something else than whole batches, or None where they would not.
-
-    BatchNormalization is not looked for: that micro-batches change it needs no trial.
-
-    Args:
-        model: A model; nothing of it changes.
-        x: Its inputs for some samples, at least five, as NumPy arrays.
+    Attributes:
+        draws: Why micro-batches draw other random numbers than the whole batch, or None.
+        differs: What else they compute otherwise, or None.
     """
-    own_code = _has_code_of_its_own(model)
-    if not (own_code or keras_layers.own_seed_generators(model)):
-        return None
-    if not all(layer.built for layer in keras_layers.all_layers(model)):
-        return (
-            "it could not be tried in micro-batches before its first batch: not all of its layers are built"
-        )
-    try:
-        whole, parts, draws = _compute_whole_and_in_parts(model, x)
-    except Exception as error:  # whatever a user's layer raises on synthetic samples
-        return f"it could not be tried in micro-batches ({type(error).__name__})"
-    if draws and model.jit_compile:
-        return "other random numbers: XLA draws them in its own order"
-    if draws and model.run_eagerly:
-        return "other random numbers: a step that runs eagerly does not say which dimension is the samples'"
-    if all(agree(one, two, _TOLERANCE) for one, two in zip(whole, parts, strict=True)):
-        return None
-    if own_code:
-        return "a sample's output depends on the samples it is batched with, or on other random numbers"
-    return "other random numbers: they cannot be drawn per micro-batch"
+
+    draws: str | None = None
+    differs: str | None = None
 
 
-def _compute_whole_and_in_parts(model: keras.Model, x: Any) -> tuple[list[Any], list[Any], bool]:
-    """Returns the outputs of the samples at once, in parts, and whether random numbers were drawn."""
-    specs = keras.tree.map_structure(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), x)
-    drawn: list[Any] = []
-
-    def compute(x: Any, start: Any, size: Any) -> list[Any]:
-        with keras.StatelessScope(), draw_rows_of_batch(start, size) as draws:
-            outputs = tf.nest.flatten(keras_layers.forward(model, x, training=True))
-        drawn.extend(draws)
-        return list(outputs)
-
-    number = tf.TensorSpec([], tf.int32)
-    traced = tf.function(compute, autograph=False).get_concrete_function(specs, number, number)
-
-    def compute_part(start: int, size: int) -> list[Any]:
-        part = keras.tree.map_structure(lambda leaf: tf.constant(leaf[start : start + size]), x)
-        outputs = traced(*tf.nest.flatten(part), tf.constant(start), tf.constant(size))
-        return [np.asarray(output) for output in outputs]
-
-    parts = zip(*(compute_part(start, size) for start, size in _PARTS), strict=True)
-    return compute_part(0, TRIED_SAMPLES), [np.concatenate(part) for part in parts], bool(drawn)
-
-
-def _has_code_of_its_own(model: keras.Model) -> bool:
+def has_code_of_its_own(model: keras.Model) -> bool:
     """Whether there is anything but Keras's own layers: functions, ops between layers, a user's classes."""
-    layers = keras_layers.all_layers(model)
+    layers = all_layers(model)
     models = [layer for layer in layers if isinstance(layer, keras.Model)]
     between = [op for part in models for op in getattr(part, "operations", ())]
     return any(
@@ -85,3 +58,171 @@ def _has_code_of_its_own(model: keras.Model) -> bool:
         or not type(op).__module__.startswith("keras.")
         for op in (*layers, *between)
     )
+
+
+def try_in_parts(model: keras.Model, data: Any) -> Verdict:
+    """Computes some samples at once and in parts; nothing of the model changes.
+
+    Args:
+        data: Samples as `fit` takes them, as many as there are, or a batch as Keras gives it to a step.
+    """
+    for count in (SAMPLES, FEWER):
+        try:
+            return _try(model, choose_samples(data, count))
+        except tf.errors.ResourceExhaustedError as error:
+            failure: Exception = error
+        except Exception as error:  # whatever a user's code raises on synthetic samples
+            failure = error
+            break
+    return Verdict(differs=f"its loss could not be tried in micro-batches ({type(failure).__name__})")
+
+
+def choose_samples(data: Any, count: int) -> Any:
+    """Returns some samples from all over the data, as it is nested."""
+    leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
+    labels = keras.tree.flatten(data[1:]) if isinstance(data, tuple) else []
+    rows = choose_rows([leaf for leaf in labels if leaf is not None], int(leaves[0].shape[0]), count)
+    return keras.tree.map_structure(lambda leaf: _take(leaf, rows), data)
+
+
+def _try(model: keras.Model, samples: Any) -> Verdict:
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(samples)
+    count = int(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None).shape[0])
+    dataset = keras_data.array_dataset(x, y, sample_weight, count, shuffle=False, class_weight=None)
+    few = next(iter(dataset))
+    keras_training.build_losses(model, *keras.utils.unpack_x_y_sample_weight(few))
+    step = _Step(model)
+    with _without_xla(model):
+        difference = find_difference(
+            lambda batch: (step.compute(batch, count), step.compute(batch, part_size(count))),
+            list(_vary(few)),
+            [weight.value for weight in model.trainable_variables],
+            max(half_of_digits(layer.compute_dtype) for layer in all_layers(model)),
+        )
+    draws = None
+    if step.draws and model.jit_compile:
+        draws = "other random numbers: XLA draws them in its own order"
+    elif step.draws and model.run_eagerly:
+        draws = "other random numbers: a step that runs eagerly does not say which dimension is the samples'"
+    if difference is None or (draws is not None and not step.traced):
+        return Verdict(draws)
+    if difference.in_outputs and not has_code_of_its_own(model):
+        return Verdict(draws or "other random numbers: they cannot be drawn per micro-batch")
+    return Verdict(draws, difference.story)
+
+
+class _Step:
+    """The gradients of a model's training step, in parts of any size, in numbers that add up.
+
+    It is traced, once, as a step is. What runs eagerly is traced, too, if that is possible: only a graph tells
+    samples from other dimensions, and draws their random numbers.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model, self.draws, self.traced = model, False, True
+        self._function = tf.function(self._compute, autograph=False)
+
+    def compute(self, batch: Any, size: int) -> Outcome:
+        """Computes a batch in parts of `size` samples, and lets everything be as it was before."""
+        sums = self._run(batch, tf.constant(size))
+        loss, outputs, gradients = (value.numpy() for value in sums)
+        return Outcome(float(loss), gradients, outputs)
+
+    def _run(self, batch: Any, size: Any) -> Any:
+        if self.traced:
+            try:
+                graph = self._function.get_concrete_function(batch, size).graph
+            except Exception:
+                if not self._model.run_eagerly:
+                    raise
+                self.traced = False
+            else:
+                with put_back(graph.variables):
+                    return self._function(batch, size)
+        with put_back([variable.value for variable in self._model.variables]):
+            return self._compute(batch, size)
+
+    def _compute(self, batch: Any, size: Any) -> Any:
+        model = self._model
+        weights = model.trainable_variables
+        regularised = [weight for weight in weights if weight.regularizer is not None]
+
+        def compute(part: Part) -> PartResult:
+            with (
+                tf.GradientTape() as tape,
+                # In a stateless scope Keras looks for the values of regularised weights in the scope alone.
+                keras.StatelessScope([(w, w.value) for w in regularised], collect_losses=True),
+            ):
+                y_pred = keras_layers.forward(model, part.x, training=True)
+                objective, shown, _ = losses_of_part(model, part, y_pred, training=True)
+            gradients = tape.gradient(objective, [weight.value for weight in weights])
+            return (shown, _sum_outputs(y_pred), sketch(gradients, weights)), []
+
+        zeros = [tf.zeros(shape, tf.float64) for shape in ([], [2], [len(weights), COLUMNS])]
+        with keras_layers.statistics_left_alone(), _noticing_draws(self):
+            parted = PartedBatch(model, batch, lambda _: size, trains=False)
+            return parted.add_up(compute, tuple(zeros))[0]
+
+
+def _sum_outputs(y_pred: Any) -> Any:
+    """Returns sums of squares, which tell when the output of a sample is another."""
+    total = tf.zeros([2], tf.float64)
+    for output in tf.nest.flatten(y_pred):
+        dense = getattr(output, "flat_values", output)
+        if not isinstance(dense, tf.Tensor) or dense.dtype == tf.string or not dense.shape.rank:
+            continue
+        rows = tf.cast(tf.reshape(dense, [tf.shape(dense)[0], -1]), tf.float64)
+        waves = tf.cos(tf.range(tf.cast(tf.shape(rows)[1], tf.float64), dtype=tf.float64))
+        total += tf.stack([tf.reduce_sum(rows**2), tf.reduce_sum(tf.reduce_sum(rows * waves, 1) ** 2)])
+    return total
+
+
+def _vary(few: Any) -> Iterator[Any]:
+    """Yields samples as they are, then the same with other numbers in them."""
+
+    def changed(function: Callable[[Any], Any], tensors: Any) -> Any:
+        def change(leaf: Any) -> Any:
+            """Ragged and sparse tensors stay as they are, and so does text."""
+            dense = isinstance(leaf, tf.Tensor) and leaf.dtype != tf.string
+            return tf.constant(function(leaf.numpy()), leaf.dtype) if dense else leaf
+
+        return keras.tree.map_structure(change, tensors)
+
+    yield few
+    yield changed(vary_samples, few)
+    yield tuple(changed(mix_labels if place == 1 else tell_apart, part) for place, part in enumerate(few))
+
+
+def _take(leaf: Any, rows: Sequence[int]) -> Any:
+    if leaf is None:
+        return None
+    if isinstance(leaf, tf.SparseTensor):
+        rest = leaf.dense_shape.numpy()[1:]
+        one_each = [tf.sparse.slice(leaf, [row, *[0] * len(rest)], [1, *rest]) for row in rows]
+        return tf.sparse.concat(0, one_each)
+    if isinstance(leaf, tf.Tensor | tf.RaggedTensor):
+        return tf.gather(leaf, rows)
+    # Not every layout of SciPy's sparse matrices can be indexed, and a table of pandas is by its columns.
+    leaf = leaf.tocsr() if hasattr(leaf, "tocsr") else getattr(leaf, "iloc", leaf)
+    return leaf[rows]
+
+
+@contextmanager
+def _without_xla(model: keras.Model) -> Iterator[None]:
+    """Lets a model's steps be traced without XLA, which has random numbers of its own."""
+    compiled = model.jit_compile
+    model.jit_compile = False
+    try:
+        yield
+    finally:
+        model.jit_compile = compiled
+
+
+@contextmanager
+def _noticing_draws(step: _Step) -> Iterator[None]:
+    def note(draw: Draw) -> Any:
+        step.draws = True
+        return draw.call(**draw.arguments)
+
+    with draws_replaced(note):
+        yield
