@@ -94,6 +94,12 @@ def test_all_variables_exist_before_the_first_step(model):
     assert keras_training.losses(model)
 
 
+def test_losses_are_built_without_metrics_and_optimizer(model):
+    keras_training.build(model, np.ones((1, 2)), np.ones((1, 1)), None, losses_alone=True)
+    assert not model.optimizer.built
+    assert keras_training.losses(model)
+
+
 @canary("keras_training.compute_loss", "Trainer._compute_loss", of="keras")
 def test_the_loss_is_computed_with_what_an_override_takes(model):
     y = tf.zeros([1, 1])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from memfit.compat.keras_layers import all_layers, functional_of
+from memfit.compat.keras_layers import all_layers, functional_of, output_structure
 
 # The attributes in which a callback keeps its model.
 CALLBACK_MODEL = ("_model", "model")
@@ -37,29 +37,28 @@ def plain_logs(logs: Any) -> Any:
     return pythonify_logs(logs)
 
 
-def build(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
+def build(model: Any, x: Any, y: Any, sample_weight: Any, *, losses_alone: bool = False) -> None:
     """Creates the variables of the model, its metrics and its optimizer, if they do not exist yet.
 
     Stock Keras creates them while it traces the first step; inside a loop's body TensorFlow forbids that.
+
+    Args:
+        losses_alone: Whether to leave out those of metrics and optimizer.
     """
-    parts = (_compile_loss(model), model._compile_metrics, model.optimizer)
-    unbuilt = any(part is not None and not part.built for part in parts)
-    if unbuilt or not all(layer.built for layer in all_layers(model)):
-        model._symbolic_build(data_batch=(x, y, sample_weight))
-
-
-def build_losses(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
-    """Creates the variables of the model and its losses, if they do not exist yet; not those of the optimizer."""
-    compiled = _compile_loss(model)
-    outputs = functional_of(model)
-    if compiled is not None and not compiled.built and outputs is not None and outputs.built:
-        compiled.build(y, outputs._outputs_struct)
+    compiled, graph = _compile_loss(model), functional_of(model)
+    if losses_alone and compiled is not None and graph is not None and graph.built:
+        if not compiled.built:
+            compiled.build(y, output_structure(model))
         return
-    own = {name: getattr(model, name) for name in ("optimizer", "_compile_metrics")}
+    own = {name: getattr(model, name) for name in ("_compile_metrics", "optimizer")}
     try:
-        for name in own:
-            object.__setattr__(model, name, None)
-        build(model, x, y, sample_weight)
+        if losses_alone:
+            for name in own:
+                object.__setattr__(model, name, None)
+        parts = (compiled, model._compile_metrics, model.optimizer)
+        unbuilt = any(part is not None and not part.built for part in parts)
+        if unbuilt or not all(layer.built for layer in all_layers(model)):
+            model._symbolic_build(data_batch=(x, y, sample_weight))
     finally:
         for name, value in own.items():
             object.__setattr__(model, name, value)

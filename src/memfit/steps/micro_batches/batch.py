@@ -155,7 +155,7 @@ class PartedBatch(Parts):
     ) -> None:
         super().__init__(samples_of(data), size, model, share)
         self._model = model
-        (keras_training.build if trains else keras_training.build_losses)(model, *self._batch.specs)
+        keras_training.build(model, *self._batch.specs, losses_alone=not trains)
 
     def add_up(
         self,

@@ -90,7 +90,7 @@ def _try(model: keras.Model, samples: Any) -> Verdict:
     count = int(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None).shape[0])
     dataset = keras_data.array_dataset(x, y, sample_weight, count, shuffle=False, class_weight=None)
     few = next(iter(dataset))
-    keras_training.build_losses(model, *keras.utils.unpack_x_y_sample_weight(few))
+    keras_training.build(model, *keras.utils.unpack_x_y_sample_weight(few), losses_alone=True)
     step = _Step(model)
     with _without_xla(model):
         difference = find_difference(
