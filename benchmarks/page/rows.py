@@ -37,6 +37,7 @@ def list_zoo(figures: Any) -> list[Row]:
             continue
         capped = "yes" if row["capped"] == "completes" else "no"
         plan = row.get("plan", "")
+        plan = "ran out of memory" if plan.startswith("OutOfMemory") else plan
         planned = f"{plan}, {row['arena_mib']} MiB" if not plan.startswith("refused") else plan
         predicted, measured = f"{row['predicted_mib']} MiB", f"{row['measured_mib']} MiB"
         error, margin = f"{100 * row['error']:+.1f}%", _percent(row["margin"])
