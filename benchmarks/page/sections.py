@@ -51,8 +51,8 @@ SECTIONS = (
         note="The arena of a plan has room for half of stock's activations. Measured with a "
         "recorder that copied optimizer updates (until 18 November 2026; estimates may differ now), and over three "
         "steps instead of the five that are predicted. Newer are transformer, text, dense, autoencoder, conv3d, "
-        "MobileNetV2, ResNet50 and InceptionResNetV2. The text network was planned and ran out; asked twice again, "
-        "it was refused in 75 MiB and trained in the 80 that the refusal advised. Unfinished: 44 networks are planned.",
+        "MobileNetV2, ResNet50 and InceptionResNetV2. The text network was planned and ran out; asked again, it "
+        "was refused in 75 MiB, and trained in the 80 that this advised. Unfinished: 44 networks are planned.",
     ),
     Section(
         "Estimates: random networks",
