@@ -22,7 +22,8 @@ def refuse(recordings: Recordings) -> DoesNotFit:
     """
     job = recordings.job
     batch_size = 1 if job.batch_size == "max" else job.batch_size
-    record_tightest(recordings, batch_size)
+    if not list_recorded(recordings, batch_size):
+        record_tightest(recordings, batch_size)
     allowed = list_recorded(recordings, batch_size)
     closest = min(allowed, key=lambda candidate: recordings.needed(candidate.recipe, batch_size))
     needed = recordings.needed(closest.recipe, batch_size)
