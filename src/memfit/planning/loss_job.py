@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
+import tensorflow as tf
+
 from memfit.errors import InvalidInput
 from memfit.estimation.recording.specs import Leaf, Spec
 from memfit.estimation.recording.step import Build
@@ -14,6 +16,7 @@ from memfit.planning.planning import make_plan
 from memfit.sizes import Size
 from memfit.steps.losses.additivity import SAMPLES, Trial, try_in_parts
 from memfit.steps.losses.step import GradientStep
+from memfit.steps.micro_batches.varying import choose_rows
 from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import Segments, find_choices_of_loss
 
@@ -141,10 +144,15 @@ def spec_of_call(loss: Any, tensors: Any) -> Spec:
     return Spec(tuple(leaves))
 
 
-def first_samples_of(loss: Any, tensors: Any) -> tuple[Any, ...] | None:
-    """Returns arrays with the first samples of a call, for its trial in parts; None where there are too few."""
+def few_samples_of(loss: Any, tensors: Any) -> tuple[Any, ...] | None:
+    """Returns arrays with a few samples from all over a call, for its trial in parts; None where there are too few.
+
+    All tensors but the first are taken for labels: of each that has several values, two are among the chosen.
+    """
     count = loss.call.count_samples(tensors)
     if count is None or count < SAMPLES or not all(hasattr(tensor, "numpy") for tensor in tensors):
         return None
-    first = loss.call.map_samples(lambda tensor: tensor[:SAMPLES], tensors)
-    return tuple(tensor.numpy() for tensor in first)
+    _, *labels = (tensor for tensor, has in zip(tensors, loss.call.has_samples, strict=True) if has)
+    rows = choose_rows(labels, count, SAMPLES)
+    few = loss.call.map_samples(lambda tensor: tf.gather(tensor, rows), tensors)
+    return tuple(tensor.numpy() for tensor in few)

@@ -14,7 +14,7 @@ from memfit.errors import InvalidInput
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.recorder import Recorder
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.loss_job import LossJob, first_samples_of, plan_loss, spec_of_call
+from memfit.planning.loss_job import LossJob, few_samples_of, plan_loss, spec_of_call
 from memfit.planning.plan import Plan
 from memfit.planning.planning import read_memory
 from memfit.sizes import Size
@@ -190,7 +190,7 @@ class GuardedLoss:
     def _make_plan(self, loss: LossFunction, tensors: tuple[Any, ...]) -> None:
         begun = time.monotonic()
         memory, samples = read_memory(self._memory), _check_samples(loss.call, tensors)
-        few = first_samples_of(loss, tensors)
+        few = few_samples_of(loss, tensors)
         job = LossJob(loss, samples, memory, self._allow, spec_of_call(loss, tensors), samples=few)
         with Teller().progress():
             self.plan = plan_loss(job, *measure_beside(loss, tensors))

@@ -9,7 +9,7 @@ from memfit.estimation.margins import OF_FREE
 from memfit.planning.fidelity import NOT_EXACT, Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers import levers_for
-from memfit.planning.loss_job import LossJob, first_samples_of, spec_of_call
+from memfit.planning.loss_job import LossJob, few_samples_of, spec_of_call
 from memfit.sizes import Size
 from memfit.steps.micro_batches.additivity import first_samples
 from memfit.steps.recipe import Recipe
@@ -84,6 +84,6 @@ class LossTightening(Tightening):
         samples = self._model.call.count_samples(data) or 1
         if self._job is None:
             spec = spec_of_call(self._model, data)
-            few = first_samples_of(self._model, data)
+            few = few_samples_of(self._model, data)
             self._job = LossJob(self._model, samples, Size(0), self._allow, data=spec, samples=few)
         return self._job, samples
