@@ -41,6 +41,27 @@ def test_ranks_on_ray_give_what_ranks_of_one_machine_give_also_when_one_is_kille
     assert on_ray == _train(tmp_path / "here", "--ranks", "2")
 
 
+@pytest.mark.skipif(not HAS_RAY, reason="needs memfit[ray]: make test-ray")
+def test_a_job_on_ray_that_goes_on_keeps_its_ranks_and_its_memory(tmp_path: Path) -> None:
+    def fail(*arguments: str) -> None:
+        with pytest.raises(AssertionError):
+            _train(tmp_path, "--ray", *arguments)
+
+    def memories() -> list[object]:
+        files = sorted(tmp_path.glob(".memfit/train-*-rank?/run.json"))
+        return [json.loads(file.read_text())["settings"]["memory"] for file in files]
+
+    (tmp_path / "kills").mkdir()
+    for begun in range(6, 40):  # more often than anyone starts a rank again
+        (tmp_path / "kills" / f"1-begin-{begun}").write_text(str(int(signal.SIGKILL)))
+    fail("--ranks", "2", "--memory", "3GiB")
+    assert memories() == ["3GiB", "3GiB"]
+    for file in (tmp_path / "kills").iterdir():
+        file.unlink()
+    first, second = _train(tmp_path, "--ray", "--resume")
+    assert first == second
+
+
 @pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
 def test_without_ray_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if args.ray:
         from memfit.survival.ray_job import run_on_ray
 
-        return run_on_ray(args.script, args.arguments, settings, resume=args.resume, tell=_tell)
+        return run_on_ray(args.script, args.arguments, settings, resume=args.resume, kept=kept, tell=_tell)
     seen: list[tuple[Path, RunRecord]] = []
 
     def report(records: Sequence[tuple[Path, "RunRecord"]]) -> None:

@@ -12,13 +12,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from memfit.errors import InvalidInput
 from memfit.scaling.cluster import find_cluster
-from memfit.survival.run_directory import directory_of, has_checkpoint
+from memfit.survival.run_directory import directory_of, has_checkpoint, read_settings
 from memfit.survival.scripts import check_script, end_with_parent
 from memfit.survival.settings import RunSettings
 
@@ -32,6 +32,7 @@ def run_on_ray(
     settings: RunSettings = RunSettings(),  # noqa: B008 (frozen)
     *,
     resume: bool = False,
+    kept: Sequence[str] = (),
     tell: Callable[[str], None] = lambda line: None,
 ) -> int:
     """Runs a training script on the workers of a Ray cluster to its end.
@@ -43,6 +44,7 @@ def run_on_ray(
         arguments: Its arguments.
         settings: What to do with it; `ranks` is the number of workers.
         resume: Whether to go on where an earlier run was stopped.
+        kept: The settings that are then those of the earlier run.
         tell: Takes what there is to say, a line at a time.
 
     Returns:
@@ -60,6 +62,9 @@ def run_on_ray(
         raise InvalidInput(
             "`--ray` needs Ray Train", received=str(error), remedy="Install it: pip install 'memfit[ray]'"
         ) from error
+    own = directory_of(Path(script), arguments, Path.cwd())
+    if resume:
+        settings = _keep_settings(own, settings, kept)
     ray.init(ignore_reinit_error=True)
     there = ray.cluster_resources()
     kind = "GPU" if there.get("GPU") else "CPU"
@@ -78,7 +83,6 @@ def run_on_ray(
         "directory": str(Path.cwd()),
     }
     if not resume:  # from here on, what ranks find there is of this job
-        own = directory_of(Path(script), arguments, Path.cwd())
         for old in own.parent.glob(f"{own.name}-rank*"):
             shutil.rmtree(old, ignore_errors=True)
     trainer = TensorflowTrainer(
@@ -93,6 +97,15 @@ def run_on_ray(
         tell(f"The job on Ray has failed: {str(error).strip().splitlines()[-1]}")
         return 1
     return 0
+
+
+def _keep_settings(own: Path, settings: RunSettings, kept: Sequence[str]) -> RunSettings:
+    """Returns the settings with those that are kept as they were; each rank has a directory of its own."""
+    of_ranks = [path for path in own.parent.glob(f"{own.name}-rank*") if path.name[-1].isdigit()]
+    if not of_ranks:
+        return settings
+    earlier = replace(read_settings(min(of_ranks)), ranks=len(of_ranks))
+    return replace(settings, **{name: getattr(earlier, name) for name in kept})
 
 
 def _run_rank(config: dict[str, Any]) -> None:

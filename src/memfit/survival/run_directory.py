@@ -122,14 +122,19 @@ def describe_unfinished(directory: Path, script: Path, arguments: Sequence[str])
     """Says what becomes of an unfinished run when the script is started anew, and how to go on with it."""
     position = find_position(directory)
     stopped = "" if position is None else f" (stopped {say_from(position)})"
-    settings = RunSettings()
-    with contextlib.suppress(OSError, ValueError, TypeError):  # of another version of memfit
-        settings = _read_identity(directory).settings
+    settings = read_settings(directory)
     return (
         f"An unfinished run of this script was found{stopped}. Its checkpoints are kept in "
         f"{os.path.relpath(_set_aside(directory))} until this new run has finished. To continue it instead, stop "
         f"this one before it trains: {settings.command(script, arguments)}"
     )
+
+
+def read_settings(directory: Path) -> RunSettings:
+    """Returns what the run in a directory was asked to do; the defaults where another version of memfit wrote it."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return _read_identity(directory).settings
+    return RunSettings()
 
 
 def _read_identity(directory: Path) -> RunIdentity:
