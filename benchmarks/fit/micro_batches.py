@@ -31,23 +31,27 @@ def measure(name: str, batch: int, part: int | None) -> dict[str, float]:
 
     import tensorflow as tf
 
-    from memfit.steps.micro_batches.step import micro_batched_train_step
+    from memfit.steps.recipe import Recipe
+    from memfit.steps.train_step import build
     from models import compiled, data
 
     model = compiled(name)
-    if part is not None:
-        model.train_step = micro_batched_train_step(model, part, lambda x: model(x, training=True))
     batch_data = tuple(tf.constant(array) for array in data(model, batch))
-    model.make_train_function()
+    if part is None:
+        model.make_train_function()
+        step = lambda: model.train_function(iter([batch_data]))  # noqa: E731
+    else:
+        built = build(model, Recipe(micro_batch=part))
+        step = lambda: built.run(batch_data)  # noqa: E731
     memory = tf.config.experimental
     begin = time.perf_counter()
-    model.train_function(iter([batch_data]))
+    step()
     first = time.perf_counter() - begin
     peaks, seconds = [], []
-    for _ in range(3):
+    for _ in range(5):
         memory.reset_memory_stats("CPU:0")
         begin = time.perf_counter()
-        model.train_function(iter([batch_data]))
+        step()
         seconds.append(time.perf_counter() - begin)
         peaks.append(memory.get_memory_info("CPU:0")["peak"] / 2**20)
     resident = memory.get_memory_info("CPU:0")["current"] / 2**20
