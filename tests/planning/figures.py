@@ -122,7 +122,8 @@ def recordings_of(job: Job, lines: Mapping[Recipe, Line], recorded: list[Recipe]
         recipe = recipe or Recipe()
         if recorded is not None:
             recorded.append(recipe)
-        return replace(lines[recipe], batch_size=batch_size)
+        fed = replace(recipe, inputs_on_host=False)  # samples that are read take what given ones do
+        return replace(lines.get(recipe) or lines[fed], batch_size=batch_size)
 
     recording: Callable[[Recipe | None, int], Any] = record
     return Recordings(job, recording)

@@ -30,16 +30,26 @@ def _waiting(batch_size: int) -> int:
 
 
 def test_sizes_between_powers_of_two_are_taken_from_the_line_between_them() -> None:
-    step = RecordedStep(_line(100, 10), 10**6, 8)
+    step = RecordedStep(_line(100, 10), 8)
     assert [step.peak(size) for size in (8, 9, 12, 15, 16)] == [180, 190, 220, 250, 260]
 
 
 def test_a_batch_that_may_fit_or_not_is_replayed_under_the_limit_itself() -> None:
-    step = RecordedStep(_line(100, 10, margin=0.5, limit=230), 300, 8)
-    assert step.need(8) == 270  # 180, and half of it for gaps
-    assert step.need(12) == 300  # 330 by its margin, but it fits into 300
-    assert step.need(16) == 390  # it does not
-    assert step.need(32) == 630
+    step = RecordedStep(_line(100, 10, margin=0.5, limit=230), 8)
+    assert step.need(8, 300) == 270  # 180, and half of it for gaps
+    assert step.need(12, 300) == 300  # 330 by its margin, but it fits into 300
+    assert step.need(16, 300) == 390  # it does not
+    assert step.need(32, 300) == 630
+    assert step.need(12, 250) == 250  # what fits into one memory
+    assert step.need(12, 225) == 330  # says nothing of another
+
+
+def test_a_step_has_the_memory_that_what_waits_beside_it_leaves() -> None:
+    stock = {Recipe(): _line(100, 10, margin=0.5, limit=230)}
+    job = job_of(network(normalised=False), 290 + _waiting(12), batch_size=12)
+    assert recordings_of(job, stock).need(Recipe(), 12) == 290 + _waiting(12)
+    job = job_of(network(normalised=False), 225 + _waiting(12), batch_size=12)  # 285 in all: above the 230
+    assert recordings_of(job, stock).need(Recipe(), 12) == 330 + _waiting(12)
 
 
 def test_what_was_not_recorded_follows_from_what_was() -> None:

@@ -110,10 +110,12 @@ def _choose_validation_batch(recordings: Recordings) -> int | None:
     """The largest slices in which a validation batch fits; None where it fits whole."""
     whole, stock, memory = recordings.job.validation_batch_size, recordings.stock, recordings.job.memory
     # A validation step takes less than a training step; it is recorded only where that does not settle it.
-    if whole is None or stock.need(whole) + recordings.waiting(whole) <= memory:
+    if whole is None:
+        return None
+    room = memory - recordings.waiting(whole)
+    if stock.need(whole, room) <= room:
         return None
     for size in (whole, *list_sizes(whole)):
-        needed = stock.estimate.validate.sketch(size).prediction.needed + recordings.waiting(whole)
-        if needed <= memory:
+        if stock.estimate.validate.sketch(size).prediction.needed <= room:
             return None if size == whole else size
     return 1

@@ -16,6 +16,7 @@ from memfit.estimation.recording.specs import Spec, mapped, spec_of
 from memfit.estimation.recording.step import Build
 from memfit.estimation.worst_batch import leaves_open
 from memfit.planning.fidelity import Fidelity
+from memfit.planning.host_fed import HostFed
 from memfit.sizes import Size
 from memfit.steps.installing import (
     is_custom,
@@ -95,7 +96,10 @@ class Job:
 
     def build(self, recipe: Recipe | None) -> Build | None:
         """Returns what builds the step of a recipe on the copy that is recorded; of None, the model's own."""
-        return None if recipe is None else partial(_build, recipe=recipe, any_batch=self._any_batch)
+        if recipe is None:
+            return None
+        read = self.spec if recipe.inputs_on_host else None
+        return partial(_build, recipe=recipe, any_batch=self._any_batch, read=read)
 
     @property
     def _any_batch(self) -> bool:
@@ -190,11 +194,17 @@ def _has_samples(data: Any) -> bool:
     )
 
 
-def _build(model: Any, recipe: Recipe, any_batch: bool) -> Any:
-    """Builds the step to record, on the copy of the model in the recorder's process."""
+def _build(model: Any, recipe: Recipe, any_batch: bool, read: Spec | None) -> Any:
+    """Builds the step to record, on the copy of the model in the recorder's process.
+
+    Args:
+        read: What a batch looks like that the step reads from the host; None where it is given one.
+    """
     changes = recipe.applied(model)
     changes.__enter__()
     _applied.append(changes)  # for good: the copy ends with its process
+    if read is not None:
+        return HostFed(model, recipe, read, RECORDED_PARTS, any_batch)
     step = build(model, recipe, parts=RECORDED_PARTS)
     step.any_batch = any_batch
     return step

@@ -7,20 +7,19 @@ from memfit.sizes import Size
 
 
 class RecordedStep:
-    """The peak of a recorded step at any batch size, and whether it fits the job's memory.
+    """The peak of a recorded step at any batch size, and what it needs in a memory.
 
     Between two powers of two the peak is taken to lie on a line. It is the largest of several moments that each
     grow with the batch, so the line is above it. A GPU's compiler has lines of its own.
 
     Args:
         estimate: From a recording of the step.
-        memory: What it has to fit into.
         batch_size: The batch to look at first.
     """
 
-    def __init__(self, estimate: Estimate, memory: int, batch_size: int) -> None:
-        self.estimate, self._memory = estimate, memory
-        self._fits: dict[int, bool] = {}
+    def __init__(self, estimate: Estimate, batch_size: int) -> None:
+        self.estimate = estimate
+        self._fits: dict[tuple[int, int], bool] = {}  # by batch and memory
         first = estimate.sketch(batch_size)
         self._peaks = {batch_size: int(first.peak)}
         self._margin = first.margin
@@ -30,14 +29,14 @@ class RecordedStep:
         """Whether a GPU's compiler gave the figures."""
         return self.estimate.compiled
 
-    def look_at(self, batch_size: int) -> None:
-        """Replays a batch size itself, or compiles it for the GPU that is planned for."""
+    def look_at(self, batch_size: int, memory: int) -> None:
+        """Replays a batch size in a memory, or compiles it for the GPU that is planned for."""
         exact = self.estimate.at(batch_size)
         if self.by_compiler:  # from now on the lines to other sizes go through it
             self._peaks.clear()
             self._fits.clear()
             self._margin = exact.margin
-        self._learn(exact)
+        self._learn(exact, memory)
 
     def peak(self, batch_size: int) -> int:
         """The predicted peak."""
@@ -49,25 +48,26 @@ class RecordedStep:
             return below
         return below + (self._replayed(2 * low) - below) * (batch_size - low) // low
 
-    def need(self, batch_size: int) -> int:
+    def need(self, batch_size: int, memory: int) -> int:
         """The predicted peak with its margin; more than the memory where it does not fit."""
         peak = self.peak(batch_size)
         need = math.ceil(peak * (1 + self._margin))
-        if batch_size not in self._fits and peak < self._memory < need:
+        asked = (batch_size, memory)
+        if asked not in self._fits and peak < memory < need:
             # Under just this limit there may be fewer gaps between tensors than elsewhere.
-            self._learn(self.estimate.sketch(batch_size))
-        if batch_size not in self._fits:
+            self._learn(self.estimate.sketch(batch_size), memory)
+        if asked not in self._fits:
             return need
-        return min(need, self._memory) if self._fits[batch_size] else max(need, self._memory + 1)
+        return min(need, memory) if self._fits[asked] else max(need, memory + 1)
 
     def needed(self, batch_size: int) -> int:
         """The smallest memory in which `fits` says yes."""
         return int(self.estimate.sketch(batch_size).prediction.needed)
 
-    def filled(self, batch_size: int) -> int:
-        """What gaps between tensors add to the peak where there is no more memory than the job's."""
+    def filled(self, batch_size: int, memory: int) -> int:
+        """What gaps between tensors add to the peak where there is no more memory than this."""
         estimate = self.estimate.sketch(batch_size)
-        return max(0, estimate.peak_in(self._memory) - estimate.peak)
+        return max(0, estimate.peak_in(max(0, memory)) - estimate.peak)
 
     def activations(self, batch_size: int) -> int:
         """What of the peak are activations."""
@@ -78,9 +78,10 @@ class RecordedStep:
         mine, others = self.estimate.step_time, other.estimate.sketch(self.estimate.batch_size).step_time
         return None if mine is None or others is None else max(0.0, mine / others - 1)
 
-    def _learn(self, estimate: Estimate) -> None:
+    def _learn(self, estimate: Estimate, memory: int) -> None:
         self._peaks[estimate.batch_size] = int(estimate.peak)
-        self._fits[estimate.batch_size] = estimate.prediction.needs_at_most(Size(self._memory))
+        fits = memory > 0 and estimate.prediction.needs_at_most(Size(memory))
+        self._fits[estimate.batch_size, memory] = fits
 
     def _replayed(self, batch_size: int) -> int:
         if batch_size not in self._peaks:

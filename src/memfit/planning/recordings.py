@@ -35,7 +35,7 @@ class Recordings:
         # What segments were predicted to save too much, for each sample, as the last recording has shown.
         self._missed = 0.0
         self._activations: dict[int, int] = {}
-        self.stock = RecordedStep(record(None, job.reference_batch), job.memory, job.reference_batch)
+        self.stock = RecordedStep(record(None, job.reference_batch), job.reference_batch)
         # Keras's own step updates weights as their gradients come; the guarded one keeps them until all are there.
         self._steps = {Recipe(immediate_update=True): [self.stock]}
         if self.stock.by_compiler or not job.is_guarded:
@@ -49,11 +49,9 @@ class Recordings:
         What was not recorded follows from what was, lever by lever.
         """
         step = self._find_step(recipe, batch_size)
-        if step is not None and not recipe.inputs_on_host:
-            recorded = _recorded_batch(recipe, batch_size)
-            # Of a recorded batch, the samples that are not in the part being computed wait as well.
-            beside = self.inputs * (batch_size - recorded) + self.waiting(batch_size)
-            return step.need(recorded) + beside
+        if step is not None and self._kind(recipe).inputs_on_host == recipe.inputs_on_host:
+            recorded, room = _recorded_batch(recipe, batch_size), self._room(recipe, batch_size)
+            return step.need(recorded, room) + self._beside(recipe, batch_size)
         lever = self._choose_lever_to_undo(recipe)
         return self.need(lever.undo(recipe), batch_size) - lever.predict_saving(self, recipe, batch_size)
 
@@ -104,10 +102,10 @@ class Recordings:
         """Records a recipe, if that would tell more."""
         if not self._can_record(recipe, batch_size):
             return
-        kind, batch, segments = _kind(recipe), _recorded_batch(recipe, batch_size), recipe.segments
+        kind, batch, segments = self._kind(recipe), _recorded_batch(recipe, batch_size), recipe.segments
         step = replace(kind, micro_batch=recipe.micro_batch)
         before = 0 if segments is None else self.need(replace(step, segments=None), batch)
-        recorded = RecordedStep(self._record(kind, batch), self.job.memory, batch)
+        recorded = RecordedStep(self._record(kind, batch), batch)
         self._steps.setdefault(kind, []).append(recorded)
         if segments is not None:
             samples = recipe.micro_batch or batch_size
@@ -118,7 +116,7 @@ class Recordings:
         """Makes the figures of a recorded recipe exact for a batch."""
         step = self._find_step(recipe, batch_size)
         if step is not None:
-            step.look_at(_recorded_batch(recipe, batch_size))
+            step.look_at(_recorded_batch(recipe, batch_size), self._room(recipe, batch_size))
 
     def needed(self, recipe: Recipe, batch_size: int) -> int:
         """The smallest memory in which a recipe fits: what is advised when the job's memory is too small."""
@@ -126,7 +124,8 @@ class Recordings:
         if step is None:
             return self.need(recipe, batch_size)
         recorded = _recorded_batch(recipe, batch_size)
-        return self.need(recipe, batch_size) - step.need(recorded) + step.needed(recorded)
+        of_step = step.need(recorded, self._room(recipe, batch_size))
+        return self.need(recipe, batch_size) - of_step + step.needed(recorded)
 
     def peak(self, recipe: Recipe, batch_size: int) -> tuple[int, int]:
         """Returns the predicted peak of a recipe in the job's memory, and the margin above it."""
@@ -141,9 +140,9 @@ class Recordings:
         step, recorded = self._find_step(recipe, batch_size), _recorded_batch(recipe, batch_size)
         if step is None:  # it has the margin of the stock step that computes as many samples at once
             step, recorded = self.stock, recipe.micro_batch or batch_size
-        need = self.need(recipe, batch_size)
-        margin = step.need(recorded) - step.peak(recorded)
-        filled = step.filled(recorded)
+        need, room = self.need(recipe, batch_size), self._room(recipe, batch_size)
+        margin = step.need(recorded, room) - step.peak(recorded)
+        filled = step.filled(recorded, room)
         return need - margin + filled, max(0, margin - filled)
 
     def timeline(self, recipe: Recipe, batch_size: int) -> StepTimeline | None:
@@ -153,24 +152,44 @@ class Recordings:
             return None
         return timeline_of(step.estimate.sketch(_recorded_batch(recipe, batch_size)))
 
+    def _beside(self, recipe: Recipe, batch_size: int) -> int:
+        """What waits on the device beside a step: nothing where it reads its samples from the host."""
+        if recipe.inputs_on_host:
+            return 0
+        # Of a recorded batch, the samples that are not in the part being computed wait as well.
+        return self.inputs * (batch_size - _recorded_batch(recipe, batch_size)) + self.waiting(batch_size)
+
+    def _room(self, recipe: Recipe, batch_size: int) -> int:
+        """What the job's memory leaves for a step itself."""
+        return self.job.memory - self._beside(recipe, batch_size)
+
     def _find_step(self, recipe: Recipe, batch_size: int) -> RecordedStep | None:
         """Finds the recorded step of a recipe with the nearest batch; at first stock's for the guarded one."""
-        steps = self._steps.get(_kind(recipe))
+        steps = self._steps.get(self._kind(recipe))
         if steps is None:
-            return self.stock if _kind(recipe) == Recipe() else None
+            return self.stock if self._kind(recipe) == Recipe() else None
         batch = _recorded_batch(recipe, batch_size)
         return min(steps, key=lambda step: abs(math.log(step.estimate.batch_size / batch)))
 
     def _largest_recorded(self, recipe: Recipe) -> int:
         """Returns the largest batch for which a recipe was recorded; 0 for none."""
-        return max((step.estimate.batch_size for step in self._steps.get(_kind(recipe), ())), default=0)
+        return max((step.estimate.batch_size for step in self._steps.get(self._kind(recipe), ())), default=0)
+
+    def _kind(self, recipe: Recipe) -> Recipe:
+        """What of a recipe is recorded: a step in micro-batches of any size.
+
+        A GPU's compiler does not see where the samples come from.
+        """
+        parts = None if recipe.micro_batch is None else RECORDED_PARTS
+        on_host = recipe.inputs_on_host and not self.stock.by_compiler
+        return replace(recipe, micro_batch=parts, inputs_on_host=on_host, validation_batch=None)
 
     def _can_record(self, recipe: Recipe, batch_size: int) -> bool:
         """Whether recording a recipe for a batch would tell more than is known.
 
         A GPU's compiler takes minutes for a step in micro-batches, and XLA on the CPU has them in another form.
         """
-        if _kind(recipe) in self._steps:
+        if self._kind(recipe) in self._steps:
             step = self._find_step(recipe, batch_size)
             return step is not None and not step.estimate.speaks_for(_recorded_batch(recipe, batch_size))
         return recipe.micro_batch is None or not (self.job.model.jit_compile or self.stock.by_compiler)
@@ -179,15 +198,9 @@ class Recordings:
         """Chooses the lever without which most is known: recorded if possible, otherwise the last in the list."""
         used = [lever for lever in reversed(LEVERS) if lever.is_used(recipe)]
         for lever in used:
-            if _kind(lever.undo(recipe)) == _kind(recipe):  # it is not part of what is recorded
+            if self._kind(lever.undo(recipe)) == self._kind(recipe):  # it is not part of what is recorded
                 return lever
-        return next((lever for lever in used if _kind(lever.undo(recipe)) in self._steps), used[0])
-
-
-def _kind(recipe: Recipe) -> Recipe:
-    """What of a recipe is recorded: a step in micro-batches of any size, wherever its inputs come from."""
-    parts = None if recipe.micro_batch is None else RECORDED_PARTS
-    return replace(recipe, micro_batch=parts, inputs_on_host=False, validation_batch=None)
+        return next((lever for lever in used if self._kind(lever.undo(recipe)) in self._steps), used[0])
 
 
 def _recorded_batch(recipe: Recipe, batch_size: int) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from memfit.compat import keras_data, keras_training
+from memfit.estimation.recording.step import READ
 from memfit.steps.installing import is_custom
 from memfit.steps.micro_batches.samples import Samples
 
@@ -59,12 +60,13 @@ class HostArrays:
     def take(self, numbers: tf.Tensor) -> Any:
         """Returns the samples of these numbers as tensors; in a graph they are read when it runs."""
         present = [spec for spec in keras.tree.flatten(self._specs) if spec is not None]
-        tensors = tf.numpy_function(
-            lambda wanted: [leaf[wanted] for leaf in self._leaves],
-            [numbers],
-            [spec.dtype for spec in present],
-            stateful=False,
-        )
+        with tf.name_scope(READ):
+            tensors = tf.numpy_function(
+                lambda wanted: [leaf[wanted] for leaf in self._leaves],
+                [numbers],
+                [spec.dtype for spec in present],
+                stateful=False,
+            )
         for tensor, spec in zip(tensors, present, strict=True):
             tensor.set_shape([numbers.shape[0], *spec.shape[1:]])
         return self._packed(tensors)

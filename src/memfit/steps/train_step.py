@@ -67,9 +67,11 @@ class TrainStep:
     Attributes:
         parts: In how many micro-batches a recorded batch is cut, whatever its size; 1 where the recipe has a size.
         any_batch: Whether it is traced for batches of any size; false where the data promises one.
+        is_given_samples: True: the samples' numbers where they are on the host, as a recording's `HostFed` says.
     """
 
     any_batch = True
+    is_given_samples = True
 
     def __init__(
         self,

@@ -36,15 +36,17 @@ def batch_of(spec: Spec, size: int) -> Batch:
     It takes over an array without a copy where that happens to lie at a multiple of 64 bytes. Small arrays do
     so now and then; those of a large batch, which `malloc` maps page by page behind a head of 16 bytes, do not.
     """
+    return mapped(misaligned, spec.batch(size))
+
+
+def misaligned(array: Any) -> Any:
+    """Returns a copy of an array that lies as a large one does, so that TensorFlow does not take it over."""
     import numpy as np
 
-    def misalign(array: Any) -> Any:
-        if array.dtype.hasobject or array.dtype.kind == "U":
-            return array
-        buffer = np.empty(array.nbytes + 64, np.uint8)
-        begin = (16 - buffer.ctypes.data) % 64
-        copy = buffer[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-        copy[...] = array
-        return copy
-
-    return mapped(misalign, spec.batch(size))
+    if array.dtype.hasobject or array.dtype.kind == "U":
+        return array
+    buffer = np.empty(array.nbytes + 64, np.uint8)
+    begin = (16 - buffer.ctypes.data) % 64
+    copy = buffer[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy

@@ -57,6 +57,7 @@ class KerasStep:
 
     parts = 1
     any_batch = False  # as `train_on_batch` runs it
+    is_given_samples = True
 
     def __init__(self, model: Any, phase: str) -> None:
         import tensorflow as tf

@@ -272,6 +272,8 @@ class _StepRecorder:
 
         It was seen to, in spite of `batch_of`, and does not with the arrays of a large batch.
         """
+        if not self._step.is_given_samples:
+            return events
         seen = Counter(event.requested for event in events if not event.freed and not event.op)
         wanted = Counter(
             size * batch for size in bytes_per_sample(self._spec) if size * batch >= _LARGE_ARRAY

@@ -5,6 +5,8 @@ from typing import Any, Protocol
 
 from memfit.estimation.recording.specs import Batch, TensorSpecs
 
+# The name scope of ops that read a step's samples from the host.
+READ = "read_from_host"
 # A tf.ConcreteFunction; TensorFlow is not imported for its name.
 Traced = Any
 Tensor = Any
@@ -19,10 +21,12 @@ class Step(Protocol):
     Attributes:
         parts: In how many equal parts it computes a batch.
         any_batch: Whether it is traced once for batches of any size, as `fit` runs it, and not for each size.
+        is_given_samples: Whether a batch's arrays are given to it as tensors; otherwise it reads them itself.
     """
 
     parts: int
     any_batch: bool
+    is_given_samples: bool
 
     def trace(self, spec: TensorSpecs) -> Traced | None:
         """Traces it for data of these shapes without running it; returns None where it runs eagerly."""

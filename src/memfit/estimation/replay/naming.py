@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable
 
+from memfit.estimation.recording.step import READ
+
 KINDS = ("weights", "gradients", "optimizer state", "activations", "inputs", "workspace", "rounding")
 _SUFFIX = re.compile(r"_\d+$")
 _BACKWARD = "gradient_tape"
@@ -41,7 +43,7 @@ class Names:
         phase = self.phase(op)
         if outlives_step and phase != "backward":  # gradients that a loop holds until it has the next ones
             return "optimizer state" if phase == "update" else "weights"
-        if not phase:
+        if not phase or READ in (_SUFFIX.sub("", part) for part in op.split("/")):
             return "inputs"
         if region == "temp" or phase == "update":
             return "workspace"

@@ -56,7 +56,7 @@ class MicroBatches(Lever):
         """A part takes what a batch of its size takes, a copy of the gradients, and the inputs that wait."""
         whole, size = self.undo(recipe), recipe.micro_batch or batch_size
         waiting = facts.inputs * (batch_size - size) + facts.waiting(batch_size) - facts.waiting(size)
-        of_part = facts.need(whole, size) + facts.gradients + waiting
+        of_part = facts.need(whole, size) + facts.gradients + (0 if recipe.inputs_on_host else waiting)
         return facts.need(whole, batch_size) - of_part
 
     def predict_cost(self, facts: Facts, recipe: Recipe, batch_size: int) -> float:

@@ -51,6 +51,7 @@ class GradientStep:
         self._functions: dict[Any, Any] = {}
 
     any_batch = False  # tensors of a call tell their size
+    is_given_samples = True
 
     def trace(self, spec: Any) -> Any:
         """Traces the step for tensors of these specs; returns its ConcreteFunction."""
