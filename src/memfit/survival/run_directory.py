@@ -131,7 +131,7 @@ def describe_unfinished(directory: Path, script: Path, arguments: Sequence[str])
 
 
 def read_settings(directory: Path) -> RunSettings:
-    """Returns what the run in a directory was asked to do; the defaults where another version of memfit wrote it."""
+    """Returns what the run in a directory was asked to do; the defaults where another version wrote it."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         return _read_identity(directory).settings
     return RunSettings()
