@@ -1,4 +1,4 @@
-"""A step that reads its samples from the host, as it is recorded: recorders have batches, the step takes numbers."""
+"""A step that reads its samples from the host, as it is recorded: it takes numbers where recorders have batches."""
 
 from collections.abc import Sequence
 from typing import Any
