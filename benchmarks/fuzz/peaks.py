@@ -45,6 +45,23 @@ def compiled(network: Network, precision: str) -> Any:
     return build(network)
 
 
+def make_batch(network: Network, batch: int) -> Any:
+    """Makes the arrays of a batch as `fit` hands them over, in Keras's default type.
+
+    They lie so that TensorFlow copies them into the arena always, and not just if they happen to lie otherwise.
+    """
+    import keras
+
+    from memfit.estimation.recording.batches import misaligned
+
+    def convert(array: Any) -> Any:
+        is_float = array.dtype.kind == "f"
+        return misaligned(array.astype(keras.config.floatx()) if is_float else array)
+
+    arrays = data({**network, "batch": batch + 1}, 1)  # its last batch is one sample shorter
+    return keras.tree.map_structure(lambda array: None if array is None else convert(array), arrays)
+
+
 def measure(network: Network, precision: str, batch: int) -> list[int]:
     """Trains some steps in the arena, in a process of its own; returns the peaks of the steps.
 
@@ -53,7 +70,7 @@ def measure(network: Network, precision: str, batch: int) -> list[int]:
     import tensorflow as tf
 
     model = compiled(network, precision)
-    x, y, weights = data({**network, "batch": batch + 1}, 1)
+    x, y, weights = make_batch(network, batch)
     peaks = []
     for _ in range(2 * STEPS):
         tf.config.experimental.reset_memory_stats("CPU:0")
