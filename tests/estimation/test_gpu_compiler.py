@@ -5,6 +5,7 @@ import pytest
 from memfit.estimation.estimating import estimate
 from memfit.estimation.gpu_compiler.compiled import NotCompiled, cache_folder
 from memfit.estimation.gpu_compiler.compiling import compile_hlo, compiler_version
+from memfit.sizes import Size
 
 try:
     compiler_version()
@@ -128,19 +129,20 @@ def test_a_plan_asks_for_less_where_the_compiler_finds_more_than_was_promised(st
 
 def test_a_plan_computes_convolutions_in_parts_where_segments_alone_do_not_fit(stock):
     from dataclasses import replace
-    from functools import partial
 
-    from memfit.planning.job import _build
+    from memfit.planning.fidelity import Fidelity
+    from memfit.planning.job import Job
     from memfit.planning.plan import Plan
     from memfit.planning.planning import plan
     from memfit.steps.recipe import Recipe
     from memfit.steps.rematerialisation import find_choices
 
     model = cnn()
+    job = Job(model, 64, Size("1GiB"), Fidelity.EXACT)
     smallest = find_choices(model, 64, compiled=True)[-1]
 
     def needed(segments):
-        build = partial(_build, recipe=Recipe(segments=segments))
+        build = job.build(Recipe(segments=segments))
         return estimate(model, 64, device="A100 40GB", build=build).needed
 
     alone, parted = needed(smallest), needed(replace(smallest, split_convolutions=True))
