@@ -93,6 +93,14 @@ def test_what_is_known_of_the_shortage_decides_how_small(need: int, free: int, s
     assert found == (Recipe(size), "")
 
 
+def test_a_batch_that_runs_out_again_and_again_is_cut_ever_faster() -> None:
+    tightening, recipe, sizes = Tightening(network(False), Fidelity.EXACT), Recipe(), []
+    for before in range(3):  # each costs TensorFlow's 10 s
+        recipe, _ = tightening.tighter(recipe, DATA, None, None, before) or (recipe, "")
+        sizes.append(recipe.micro_batch)
+    assert sizes == [16, 4, 1]
+
+
 def test_the_end_says_what_would_help() -> None:
     text = Tightening(network(True), Fidelity.EXACT).say_what_would_help(
         Recipe(), "failed to allocate 5 MiB", 2**20, 2**19

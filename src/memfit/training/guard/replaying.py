@@ -41,7 +41,7 @@ class Replaying:
         self._ways, self._way = ways, ways.all[-1]
         self._shape: BatchShape = ()
         self._room = Room()
-        self.batch = 0
+        self.batch = self._tightened = 0
 
     def _build(self, recipe: Recipe) -> Any:
         """Builds the step of a recipe."""
@@ -78,7 +78,7 @@ class Replaying:
         self._way.quiet += 1
         if self._way.quiet > _QUIET and self._way.faster:
             self._try_faster()
-        repeated = 0
+        repeated = self._tightened = 0
         while True:
             result, lack = self._try(data, spec)
             if lack is None:
@@ -171,7 +171,7 @@ class Replaying:
             self.note(lack, "Rolled back; enough memory is free again, so the step is repeated")
             return 1
         need = self._room.need.get((way, way.recipe))
-        tighter = self._tightening.tighter(self.recipe, data, need, free())
+        tighter = self._tightening.tighter(self.recipe, data, need, free(), self._tightened)
         if tighter is None:
             if repeated < _REPEATS and self._may_have_been_unlucky():
                 self.note(
@@ -184,6 +184,7 @@ class Replaying:
         before = way.recipe
         way.faster.append(before)
         way.recipe, remark = tighter
+        self._tightened += 1
         self._forget(before)
         alone = len(self._ways.all) > 1 and bool(self._shape)
         only = f", as are others of more than {_describe(self._ways.all[0].limits)}" if alone else ""

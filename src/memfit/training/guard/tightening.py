@@ -15,7 +15,8 @@ from memfit.steps.micro_batches.additivity import first_samples
 from memfit.steps.recipe import Recipe
 from memfit.training.batches import count_samples
 
-# Where it is not known what the step takes, this much of it is tried next: every miss costs TensorFlow's 10 s.
+# Where it is not known what the step takes, this much of it is tried next. Every miss costs TensorFlow's 10 s, so
+# each further one in the same batch squares it: a half, a quarter, a sixteenth.
 _BLINDLY = 0.5
 
 
@@ -27,17 +28,18 @@ class Tightening:
         self._job: Job | None = None
 
     def tighter(
-        self, recipe: Recipe, data: Any, need: int | None, free: int | None
+        self, recipe: Recipe, data: Any, need: int | None, free: int | None, before: int = 0
     ) -> tuple[Recipe, str] | None:
         """Returns the next recipe and what is to be said of it; None where there is none.
 
         Args:
             recipe: The one that ran out of memory.
             need: What a step with this recipe was seen to take, or None.
+            before: How often it was made tighter for this batch already.
         """
         job, samples = self._look_at(data)
         known = need is not None and free is not None and free < need
-        share = OF_FREE * free / need if known else _BLINDLY  # type: ignore[operator]
+        share = OF_FREE * free / need if known else _BLINDLY**2**before  # type: ignore[operator]
         for fidelity, lever in sorted(
             ((lever.fidelity(job), lever) for lever in levers_for(job)), key=lambda pair: pair[0]
         ):
