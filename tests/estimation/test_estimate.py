@@ -65,7 +65,7 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def before(model) -> dict[str, Any]:
-    keras.utils.set_random_seed(3)
+    _seed()
     return _state(model)
 
 
@@ -80,6 +80,11 @@ def est(model, before, drawn) -> Estimate:
     found = memfit.estimate(model, batch_size=BATCH)
     drawn += _draw()
     return found
+
+
+def _seed() -> None:
+    keras.utils.clear_session()  # Keras 3.12 goes on with the generator that there is, whatever the seed
+    keras.utils.set_random_seed(3)
 
 
 def _draw() -> list[float]:
@@ -99,7 +104,7 @@ def _state(model: Any) -> dict[str, Any]:
 
 
 def test_the_numbers_drawn_next_are_those_of_a_program_without_the_estimate(est, drawn):
-    keras.utils.set_random_seed(3)
+    _seed()
     assert _draw() == drawn
 
 

@@ -81,7 +81,7 @@ def between_large_tensors(gaps: bool) -> bool:
         return tf.raw_ops.Empty(shape=[size], dtype=tf.uint8)
 
     def place(tensor: Any) -> int:
-        return int(np.from_dlpack(tensor).ctypes.data)
+        return int(np.asarray(memoryview(tensor)).ctypes.data)
 
     variable = tf.Variable(tf.zeros(100), trainable=False)
     take_one_region()
