@@ -39,8 +39,8 @@ SECTIONS = (
         ("estimate",),
         _TABLE,
         rows.list_estimates,
-        note="Measured is the median of three processes, each of five steps. Networks of a few large ops peak higher "
-        "or lower from run to run, depending on which ops run at the same time.",
+        note="Measured is the median of three processes, each of five steps. Networks of a few large ops peak "
+        "higher or lower from run to run, depending on which ops run at the same time.",
     ),
     Section(
         "Estimates and plans: networks it was not tuned on",
