@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -77,6 +77,8 @@ class Line:
     @property
     def made_from(self) -> Any:
         return self
+
+    fixed_batch: ClassVar[None] = None
 
     def fixed_part(self, batch: int) -> float:
         """A step takes as long as its samples and a third of one."""

@@ -16,6 +16,7 @@ import memfit
 from memfit import DoesNotFit, InvalidInput, Plan, Size
 from memfit.budgets.arena import arena_environment
 from memfit.errors import CannotTell, StepFailed
+from memfit.planning.build_plan import list_rows
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers.micro_batches import MicroBatches
@@ -23,6 +24,7 @@ from memfit.planning.levers.rematerialisation import Rematerialisation
 from memfit.planning.planning import exchange_bytes
 from memfit.planning.recordings import Recordings
 from memfit.planning.refusal import refuse
+from memfit.planning.search import search_recipe
 from memfit.steps.recipe import Recipe
 from planning.figures import Line, job_of, network, recordings_of, segments
 from prepared import in_arena, run_memfit
@@ -261,3 +263,22 @@ def test_a_plan_for_several_ranks_is_for_the_largest_share_and_counts_the_exchan
     assert shared.predicted == alone.predicted + exchange_bytes(_model())
     assert "16 on each of 2 ranks" in repr(shared)
     assert memfit.Plan.from_json(shared.to_json()) == shared
+
+
+def test_a_lever_under_which_the_step_fails_gives_way_to_another() -> None:
+    less = segments(64, 0.1)
+    fitting = Line(100, 5)
+
+    def record(recipe: Recipe | None, batch_size: int) -> Any:
+        if recipe is not None and recipe.segments is not None:
+            raise StepFailed("it cannot be computed again")
+        line = fitting if recipe is not None and recipe.micro_batch is not None else Line(100, 10)
+        return replace(line, batch_size=batch_size)
+
+    recordings = Recordings(job_of(network(), 700, "near", choices=(less,)), record)
+    chosen = search_recipe(recordings, 64)
+    assert chosen is not None
+    assert chosen.recipe.segments is None
+    assert chosen.recipe.micro_batch is not None
+    why = {row.name: row.why for row in list_rows(recordings, chosen.recipe, 64)}
+    assert why["rematerialisation"] == "the step fails with it: it cannot be computed again"

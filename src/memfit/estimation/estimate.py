@@ -29,9 +29,9 @@ def check_batch(fixed: int | None, batch_size: Any) -> None:
         )
     if fixed is not None and batch_size != fixed:
         raise InvalidInput(
-            f"The inputs of this model allow only batches of {fixed}",
+            f"The inputs or the code of this model allow only batches of {fixed}",
             received=batch_size,
-            remedy="Ask about that batch, or leave it open: keras.Input(shape=...)",
+            remedy="Ask about that batch, or leave it open: keras.Input(shape=...), tf.shape(x)[0]",
         )
 
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from memfit.budgets.gpu_table import GPU
-from memfit.errors import InvalidInput, ProcessDied
+from memfit.errors import InvalidInput, ProcessDied, StepFailed
 from memfit.estimation.cache import is_on, remembered
 from memfit.estimation.estimate import Estimate, check_batch
 from memfit.estimation.fingerprint import fingerprint
@@ -102,6 +102,7 @@ class Recorder:
                 lambda: self._make_source(builder, batch_size, phase),
                 about=f"{phase}, batch {batch_size}: {self._model.name}",
             )
+            self._fixed_batch = source.fixed_batch
             if made is not None:
                 day = time.strftime("%Y-%m-%d %H:%M", time.localtime(made))
                 source.text = f"recorded before ({day}), {source.text.removeprefix('recorded ')}"
@@ -120,7 +121,7 @@ class Recorder:
 
     def _make_source(self, build: Build | None, batch_size: int, phase: str) -> RecordedSource:
         with no_collection():
-            recording = self._record(build, batch_size, phase)
+            recording, only = self._record_as_it_runs(build, batch_size, phase)
             script = build_script(recording, *self._optimizers)
         return RecordedSource(
             script,
@@ -130,22 +131,39 @@ class Recorder:
             doubt=max((step.doubt * batch_size / step.batch for step in recording.compiled), default=0.0),
             device=self._card,
             seconds=recording.seconds,
-            fixed_batch=self._fixed_batch,
+            fixed_batch=only,
         )
 
-    def _record(self, build: Build | None, batch_size: int, phase: str) -> Recording:
-        largest = self._fixed_batch or largest_recorded(batch_size, compiled=bool(self._model.jit_compile))
+    def _record_as_it_runs(
+        self, build: Build | None, batch_size: int, phase: str
+    ) -> tuple[Recording, int | None]:
+        """Records at several batch sizes, or at the only one there is; returns which that is.
+
+        Code may have the batch size written into it, as `tf.reshape(x, (BATCH, ...))`, and fail with any other.
+        """
+        try:
+            return self._record(build, batch_size, phase, self._fixed_batch), self._fixed_batch
+        except StepFailed as failure:
+            if self._fixed_batch is not None:
+                raise
+            try:
+                return self._record(build, batch_size, phase, batch_size), batch_size
+            except StepFailed:
+                raise failure from None
+
+    def _record(self, build: Build | None, batch_size: int, phase: str, only: int | None) -> Recording:
+        largest = only or largest_recorded(batch_size, compiled=bool(self._model.jit_compile))
         arguments = (self._payload, build, largest)
         if not self._model.jit_compile:
-            return self._run((*arguments, batch_size, phase))
+            return self._run((*arguments, batch_size, phase, only))
         # XLA may take minutes, or all of the memory, for a batch it never ran; a smaller one is a way out.
         try:
-            return self._run((*arguments, batch_size, phase), timeout=_COMPILE_SECONDS)
+            return self._run((*arguments, batch_size, phase, only), timeout=_COMPILE_SECONDS)
         except TimeoutError:
             failure = f"in {_COMPILE_SECONDS:g} s"
         except ProcessDied as died:
             failure = f"({died.signal.name if died.signal is not None else f'exit code {died.exit_code}'})"
-        return self._run((*arguments, failure, phase))
+        return self._run((*arguments, failure, phase, only))
 
     def _run(self, arguments: tuple[Any, ...], timeout: float | None = None) -> Recording:
         if self._server is not None:

@@ -99,6 +99,8 @@ def _explain_unused(lever: Lever, facts: Recordings, batch_size: int, unused: st
     offered = next(iter(lever.offer(job, Recipe(), batch_size)), None)
     if offered is None:  # it only advises
         return lever.explain(job)
+    if (failure := facts.failure(offered)) is not None:
+        return f"the step fails with it: {failure}"
     if lever.fidelity(job) > job.allow:
         return f'allow="{lever.fidelity(job)}" would be needed: {lever.explain(job)}'
     if facts.need(offered, batch_size) >= facts.need(Recipe(), batch_size):

@@ -1,8 +1,9 @@
 """The job a plan is made for: what every lever looks at."""
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import keras
 import numpy as np
@@ -54,6 +55,7 @@ class Job:
         ranks: How many processes train together; the batch is the largest share of one of theirs.
         shard_optimizer: Whether each of them may keep a part of the optimizer's state.
         beside: Bytes beside a step: adding up gradients over ranks, and other tensors of the process.
+        only_batch: The only batch that its step was seen to run with; None where it runs with others, too.
         is_fit: Whether Keras's `fit` trains; otherwise it is a loop of the user's own.
     """
 
@@ -68,6 +70,13 @@ class Job:
     ranks: int = 1
     shard_optimizer: bool = False
     beside: int = 0
+    only_batch: int | None = None
+
+    def with_only_batch(self, size: int) -> Self:
+        """Returns this job, and what was found out about it, with the only batch that its step runs with."""
+        job = copy(self)
+        object.__setattr__(job, "only_batch", size)
+        return job
 
     @property
     def all_memory(self) -> Size:

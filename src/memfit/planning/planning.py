@@ -203,6 +203,7 @@ def make_plan(job: Job) -> Plan:
 
 def _search(job: Job, recorder: Recorder) -> Plan:
     recordings = _record_stock(job, recorder)
+    job = recordings.job
     chosen: Candidate | None
     if job.batch_size == "max":
         _ = job.segment_choices  # which builds the model: levers ask a built one more
@@ -228,7 +229,11 @@ def _record_stock(job: Job, recorder: Recorder) -> Recordings:
         recordings = thread.submit(Recordings, job, partial(_record, job, recorder))
         if job.model.built:  # otherwise that would build it, which a job that fits has no need of
             _ = job.segment_choices
-        return recordings.result()
+        made = recordings.result()
+    only = made.stock.estimate.made_from.fixed_batch
+    if only is not None:
+        made.job = job.with_only_batch(only)
+    return made
 
 
 def _record(job: Job, recorder: Recorder, recipe: Recipe | None, batch_size: int) -> Estimate:

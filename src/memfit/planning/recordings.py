@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from memfit.errors import StepFailed, in_one_line
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.recording.kept import size_of
 from memfit.estimation.step_timeline import StepTimeline, timeline_of
@@ -35,6 +36,8 @@ class Recordings:
         # What segments were predicted to save too much, for each sample, as the last recording has shown.
         self._missed = 0.0
         self._activations: dict[int, int] = {}
+        # What the user's code raised under levers, by their names.
+        self._failures: dict[frozenset[str], str] = {}
         self.stock = RecordedStep(record(None, job.reference_batch), job.reference_batch)
         # Keras's own step updates weights as their gradients come; the guarded one keeps them until all are there.
         self._steps = {Recipe(immediate_update=True): [self.stock]}
@@ -84,7 +87,13 @@ class Recordings:
     def candidates(self, batch_size: int, allow: Fidelity | None = None) -> list[Candidate]:
         """Lists every candidate for a batch up to a fidelity, the job's unless told, stock's step first."""
         allow = self.job.allow if allow is None else allow
-        return [self.candidate(recipe, batch_size) for recipe in list_recipes(self.job, batch_size, allow)]
+        recipes = list_recipes(self.job, batch_size, allow)
+        return [self.candidate(recipe, batch_size) for recipe in recipes if self.failure(recipe) is None]
+
+    def failure(self, recipe: Recipe) -> str | None:
+        """Returns what the step was seen to raise under some of a recipe's levers, or None."""
+        used = _levers_of(recipe)
+        return next((text for failed, text in self._failures.items() if failed <= used), None)
 
     def candidate(self, recipe: Recipe, batch_size: int) -> Candidate:
         """Returns a recipe for a batch with all that is known of it."""
@@ -99,13 +108,23 @@ class Recordings:
         )
 
     def record(self, recipe: Recipe, batch_size: int) -> None:
-        """Records a recipe, if that would tell more."""
+        """Records a recipe, if that would tell more; where its step fails, it is no candidate any more.
+
+        Raises:
+            StepFailed: If it is the step with nothing changed that fails.
+        """
         if not self._can_record(recipe, batch_size):
             return
         kind, batch, segments = self._kind(recipe), _recorded_batch(recipe, batch_size), recipe.segments
         step = replace(kind, micro_batch=recipe.micro_batch)
         before = 0 if segments is None else self.need(replace(step, segments=None), batch)
-        recorded = RecordedStep(self._record(kind, batch), batch)
+        try:
+            recorded = RecordedStep(self._record(kind, batch), batch)
+        except StepFailed as failure:  # as of code that does not compute in 16 bits
+            if not _levers_of(recipe):
+                raise
+            self._failures[_levers_of(recipe)] = in_one_line(failure)
+            return
         self._steps.setdefault(kind, []).append(recorded)
         if segments is not None:
             samples = recipe.micro_batch or batch_size
@@ -201,6 +220,10 @@ class Recordings:
             if self._kind(lever.undo(recipe)) == self._kind(recipe):  # it is not part of what is recorded
                 return lever
         return next((lever for lever in used if self._kind(lever.undo(recipe)) in self._steps), used[0])
+
+
+def _levers_of(recipe: Recipe) -> frozenset[str]:
+    return frozenset(lever.name for lever in LEVERS if lever.is_used(recipe))
 
 
 def _recorded_batch(recipe: Recipe, batch_size: int) -> int:

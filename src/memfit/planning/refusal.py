@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from memfit.estimation.margins import REPEATED
-from memfit.estimation.recording.specs import fixed_batch
 from memfit.planning.build_plan import build_plan, list_rows
 from memfit.planning.candidates import Candidate, choose_best
 from memfit.planning.does_not_fit import DoesNotFit
@@ -30,7 +29,7 @@ def refuse(recordings: Recordings) -> DoesNotFit:
     smallest = Size(int(needed * REPEATED) + job.beside)
     room = int(job.memory / REPEATED)
     largest = 0
-    one_size = fixed_batch(job.model) is not None
+    one_size = recordings.stock.estimate.made_from.fixed_batch is not None
     if job.batch_size != "max" and not one_size:
         largest = find_largest_batch(
             lambda size: choose_best(list_recorded(recordings, size), room) is not None, batch_size

@@ -7,7 +7,7 @@ after the tightest more faithful one has been recorded, or is predicted to be fa
 
 from collections.abc import Callable
 
-from memfit.errors import ProcessDied, StepFailed
+from memfit.errors import ProcessDied
 from memfit.planning.candidates import Candidate, choose_best
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.recordings import Recordings
@@ -46,7 +46,11 @@ def search_recipe(recordings: Recordings, batch_size: int) -> Candidate | None:
 
 def record_tightest(recordings: Recordings, batch_size: int) -> None:
     """Records the allowed recipe that is predicted to take least: nothing is refused on a prediction alone."""
-    recordings.record(_find_tightest(recordings.candidates(batch_size)).recipe, batch_size)
+    failed = True
+    while failed:
+        tightest = _find_tightest(recordings.candidates(batch_size)).recipe
+        recordings.record(tightest, batch_size)
+        failed = recordings.failure(tightest) is not None
 
 
 def search_beyond(recordings: Recordings, batch_size: int, memory: int) -> Candidate | None:
@@ -62,10 +66,7 @@ def search_beyond(recordings: Recordings, batch_size: int, memory: int) -> Candi
         return None
     try:
         recordings.record(best.recipe, batch_size)
-    except (
-        StepFailed,
-        ProcessDied,
-    ):  # as a layer that does not compute in 16 bits: what fails is not advised
+    except ProcessDied:  # what fails is not advised
         return None
     return choose_best([c for c in list_farther() if c.bounded], memory)
 

@@ -2,8 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from sys import stdlib_module_names
+from traceback import walk_tb
 
 from memfit.errors import MemfitError, StepFailed, in_one_line
+
+# What calls the user's code, and is called by it.
+_LIBRARIES = frozenset({"keras", "tensorflow", "numpy", "optree"})
 
 
 @contextmanager
@@ -19,15 +24,29 @@ def step_failures() -> Iterator[None]:
 
 @contextmanager
 def op_failures() -> Iterator[None]:
-    """Raises errors of TensorFlow's ops, which only steps run here, as a `StepFailed`; also a decorator."""
+    """Raises errors of TensorFlow's ops, which only steps run here, and of the user's code; also a decorator."""
     try:
         yield
+    except MemfitError:
+        raise
     except Exception as error:
         import tensorflow as tf
 
-        if isinstance(error, tf.errors.OpError):
+        if isinstance(error, tf.errors.OpError) or _is_of_users_code(error):
             raise _failed(error) from error
         raise
+
+
+def _is_of_users_code(error: Exception) -> bool:
+    """Whether the innermost function of an error that is not a library's is the user's, not one of memfit's."""
+    packages = [
+        str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        for frame, _ in walk_tb(error.__traceback__)
+    ]
+    own = [
+        package for package in packages if package not in _LIBRARIES and package not in stdlib_module_names
+    ]
+    return bool(own) and own[-1] != __name__.partition(".")[0]
 
 
 def _failed(error: Exception) -> StepFailed:

@@ -16,7 +16,7 @@ from memfit.estimation.recording.keras_step import KerasStep, make_variables, sh
 from memfit.estimation.recording.recording import FOLDED, KEPT_EVENTS, STEPS, Recording
 from memfit.estimation.recording.recording import Step as RecordedStep
 from memfit.estimation.recording.sending import unpacked
-from memfit.estimation.recording.specs import Spec, bytes_per_sample, fixed_batch
+from memfit.estimation.recording.specs import Spec, bytes_per_sample
 from memfit.estimation.recording.step import Build, Model, Step, Traced
 from memfit.estimation.recording.trace import Event, Trace, mark, traced
 from memfit.estimation.recording.tracing import Traces, inputs_of, trace_first
@@ -41,7 +41,9 @@ _LARGE_ARRAY = 2**16
 
 
 @op_failures()
-def record(payload: bytes, build: Build | None, largest: int, target: int | str, phase: str) -> Recording:
+def record(
+    payload: bytes, build: Build | None, largest: int, target: int | str, phase: str, only: int | None = None
+) -> Recording:
     """Records a phase of the packed (model, spec); runs in the isolated process.
 
     Args:
@@ -50,6 +52,7 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
         largest: The batch size of steps in a row, if the time allows.
         target: The batch size asked about, which XLA compiles for; why not, where that was seen to fail.
         phase: "train", "validate" or "predict".
+        only: The only batch size that the step runs with; None where others show more of it.
     """
     gc.disable()  # it would look through the ten thousands of objects of a graph again and again, a second in all
     begin = time.process_time()
@@ -57,12 +60,11 @@ def record(payload: bytes, build: Build | None, largest: int, target: int | str,
     optimizers = optimizers_of(model)
     for optimizer in optimizers:
         know_own_variables(optimizer)
-    fixed = fixed_batch(model)
     if hasattr(model, "train_step"):  # a loss function has its variables
-        make_variables(model, spec, fixed or min(largest, 2), phase)
+        make_variables(model, spec, only or min(largest, 2), phase)
     with traced() as trace:
         step = KerasStep(model, phase) if build is None else build(model)
-        batches = ladder(largest, step.parts) if fixed is None else (fixed,)
+        batches = ladder(largest, step.parts) if only is None else (only,)
         mark()
         fresh = [optimizer for optimizer in optimizers if not optimizer.built]
         if phase == "train" and fresh == [model.optimizer] == optimizers:

@@ -32,6 +32,8 @@ class MicroBatches(Lever):
 
     def why_not(self, job: Job) -> str | None:
         """Says why a batch cannot be cut."""
+        if job.only_batch is not None:
+            return f"its step runs with no other batch than one of {job.only_batch}"
         return job.why_not_micro_batches
 
     def see_in_data(self, job: Job) -> str | None:
