@@ -6,12 +6,15 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers, ops
 
 import memfit
 from memfit.planning.fidelity import Fidelity
 from memfit.steps.micro_batches.additivity import find_loss_difference
+from memfit.steps.micro_batches.exactness import choose_samples
 from memfit.steps.micro_batches.trial import agree
+from prepared import in_arena
 from training.parity import levers
 
 X = np.random.default_rng(3).normal(size=(12, 4)).astype("float32")
@@ -123,3 +126,14 @@ def test_a_loss_over_pairs_is_planned_without_micro_batches_where_exact_is_asked
 )
 def test_an_infinite_result_does_not_make_others_agree(one: Any, two: Any, same: bool):
     assert agree(one, two, 1e-4) is same
+
+
+def _choose_from_a_batch_that_fills_the_memory() -> int:
+    batch = tf.ones((8, 100, 2**10))
+    held = [tf.ones((2, 2**20)) for _ in range(4)]
+    chosen = choose_samples((batch,), 8)[0]
+    return len(held) + len(chosen)
+
+
+def test_samples_are_chosen_where_the_device_has_no_memory_left_for_them() -> None:
+    assert in_arena(_choose_from_a_batch_that_fills_the_memory, memory="38MiB") == 12

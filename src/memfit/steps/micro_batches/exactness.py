@@ -200,8 +200,10 @@ def _take(leaf: Any, rows: Sequence[int]) -> Any:
         rest = leaf.dense_shape.numpy()[1:]
         one_each = [tf.sparse.slice(leaf, [row, *[0] * len(rest)], [1, *rest]) for row in rows]
         return tf.sparse.concat(0, one_each)
-    if isinstance(leaf, tf.Tensor | tf.RaggedTensor):
+    if isinstance(leaf, tf.RaggedTensor):
         return tf.gather(leaf, rows)
+    if isinstance(leaf, tf.Tensor):  # on the host: the device may be out of memory
+        leaf = leaf.numpy()
     # Not every layout of SciPy's sparse matrices can be indexed, and a table of pandas is by its columns.
     leaf = leaf.tocsr() if hasattr(leaf, "tocsr") else getattr(leaf, "iloc", leaf)
     return leaf[rows]
