@@ -1,5 +1,7 @@
 """A model arrives in another process as it was sent, but for the numbers in its weights."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -66,3 +68,25 @@ def test_layers_made_by_a_build_have_the_same_names_in_the_other_process() -> No
     model = _Attention()
     there = isolated(_receive, packed(model))
     assert there == _name_dropouts(model)
+
+
+class _Settings(dict[str, int]):
+    """Items that are attributes, as in many configurations."""
+
+    __getattr__ = dict.__getitem__
+
+
+class _Pair(tuple[int, int]):
+    def __getattr__(self, name: str) -> int:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[0]
+
+
+def test_a_dict_whose_items_are_its_attributes_is_sent() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.settings = SimpleNamespace(settings=_Settings(units=3), pair=_Pair((1, 2)))
+    received, _ = unpacked(packed(model))
+    assert received.settings.settings == {"units": 3}
+    assert received.settings.settings.units == 3
+    assert received.settings.pair == (1, 2)

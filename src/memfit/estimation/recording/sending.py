@@ -115,9 +115,10 @@ class Pickler(cloudpickle.Pickler):
             return _weak, (obj(),)
         if isinstance(obj, tf.distribute.Strategy):
             return _default_strategy, ()
-        if is_tracked_container(obj):
+        by_value = is_keras_object(obj) or _finds_attributes_itself(obj)
+        if is_tracked_container(obj) or (by_value and isinstance(obj, dict | list | set)):
             return _empty, (type(obj),), (vars(obj), _items(obj)), None, None, _fill
-        if is_keras_object(obj) or _finds_attributes_itself(obj):
+        if by_value:
             return _by_value(obj)
         return super().reducer_override(obj)
 
@@ -125,11 +126,12 @@ class Pickler(cloudpickle.Pickler):
 def _finds_attributes_itself(obj: Any) -> bool:
     """Whether unpickling would ask `obj` for attributes before it has any, which its `__getattr__` may not survive.
 
-    Keras's preprocessing layers hold such an object, and EfficientNet holds such layers.
+    Keras's preprocessing layers hold such an object, and EfficientNet holds such layers. So does a dict of
+    settings whose items are its attributes.
     """
     cls: Any = type(obj)
     return (
-        not isinstance(obj, type | ModuleType)
+        not isinstance(obj, type | ModuleType | tuple)
         and hasattr(cls, "__getattr__")
         and cls.__reduce_ex__ is object.__reduce_ex__
         and cls.__reduce__ is object.__reduce__
