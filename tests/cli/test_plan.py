@@ -40,6 +40,31 @@ def memfit(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+MODULE = """
+import keras
+class Scaled(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(4)
+    def call(self, x):
+        return 2 * self.dense(x)
+"""
+IMPORTING = """
+import numpy as np
+from scaled import Scaled
+model = Scaled()
+model.compile("sgd", "mse", jit_compile=False)
+model.fit(np.ones((64, 8), "float32"), np.ones((64, 4), "float32"), batch_size=16)
+"""
+
+
+def test_a_script_in_another_folder_finds_the_modules_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources" / "scaled.py").write_text(MODULE)
+    (tmp_path / "sources" / "train.py").write_text(IMPORTING)
+    assert json.loads(memfit(tmp_path, "estimate", "sources/train.py", "--json").stdout)["batch_size"] == 16
+
+
 def test_run_asks_what_plan_has_answered_validation_included(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     planned = json.loads(memfit(tmp_path, "plan", "train.py", "--memory", "10MiB", "--json").stdout)

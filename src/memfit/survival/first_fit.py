@@ -116,9 +116,12 @@ def _stopping_at_training(script: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interpreter_restored() -> Iterator[None]:
-    """Gives this process its arguments, search path and main module back after a script."""
-    argv, search, main = sys.argv, list(sys.path), sys.modules["__main__"]
+    """Gives this process its arguments and main module back after a script.
+
+    The search path stays the script's: the process that records its model imports its modules from there.
+    """
+    argv, main = sys.argv, sys.modules["__main__"]
     try:
         yield
     finally:
-        sys.argv, sys.path[:], sys.modules["__main__"] = argv, search, main
+        sys.argv, sys.modules["__main__"] = argv, main

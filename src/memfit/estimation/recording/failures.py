@@ -8,7 +8,7 @@ from traceback import walk_tb
 from memfit.errors import MemfitError, StepFailed, in_one_line
 
 # What calls the user's code, and is called by it.
-_LIBRARIES = frozenset({"keras", "tensorflow", "numpy", "optree"})
+_LIBRARIES = frozenset({"keras", "tensorflow", "numpy", "optree", "cloudpickle"})
 
 
 @contextmanager
