@@ -6,10 +6,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers, ops
 
 import memfit
 from memfit.planning.fidelity import Fidelity
+from memfit.steps.micro_batches import exactness
 from memfit.steps.micro_batches.additivity import find_loss_difference
 from memfit.steps.micro_batches.trial import agree
 from training.parity import levers
@@ -123,3 +125,17 @@ def test_a_loss_over_pairs_is_planned_without_micro_batches_where_exact_is_asked
 )
 def test_an_infinite_result_does_not_make_others_agree(one: Any, two: Any, same: bool):
     assert agree(one, two, 1e-4) is same
+
+
+def test_what_the_device_has_no_room_to_try_is_tried_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise micro-batches would be near, or refused, just where they are needed."""
+
+    def run_out(*_: Any) -> Any:  # in this process only
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    monkeypatch.setattr(exactness, "_try", run_out)
+    samples = (X, Y.astype("float32"))
+    assert find_loss_difference(model_with(one_mean), samples) is None
+    story = find_loss_difference(model_with(dice), samples)
+    assert story is not None
+    assert "could not be tried" not in story
