@@ -77,7 +77,7 @@ class Tightening:
         job = self._job or Job(self._model, "max", Size(0), self._allow)
         samples = job.reference_batch
         for lever in levers_for(job):
-            fidelity = lever.fidelity(job)
+            fidelity = self._fidelity(lever, job)
             if fidelity <= self._allow or lever.why_not(job) is not None:
                 continue
             if lever.tighten(job, recipe, samples, _BLINDLY) is not None:
