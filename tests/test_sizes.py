@@ -30,6 +30,13 @@ def test_it_prints_in_the_unit_a_person_would_use(size: int, text: str) -> None:
     assert f"{Size(size):>10}" == text.rjust(10)
 
 
+@given(st.integers(min_value=1, max_value=2**42))
+def test_advice_is_enough_when_it_is_typed_in_as_it_reads(needed: int) -> None:
+    advised = Size(needed).as_advised()
+    assert needed <= Size(str(advised)) == advised
+    assert advised < needed * 1.02 + 2**21
+
+
 @pytest.mark.parametrize(
     "wrong", ["", "GiB", "8 gigs", "-1GiB", "8GiB GiB", "1.5", "0%", "101%", -1, 1.5, None, True, "1e9"]
 )

@@ -46,6 +46,18 @@ class Size(int):
             raise InvalidInput("A memory size cannot be negative", received=value, remedy=_FORMS)
         return super().__new__(cls, value)
 
+    def as_advised(self) -> "Size":
+        """Returns the next size that prints as what it is: a person types advice in as it was read.
+
+        Example:
+            >>> Size(23_500_000), Size(23_500_000).as_advised() == Size("23 MiB")
+            (Size('22 MiB'), True)
+        """
+        size = Size(-(-self // 2**20) * 2**20)
+        while Size(str(size)) < self:  # a hundredth of a GiB is ten MiB
+            size = Size(size + 2**20)
+        return Size(str(size))
+
     def __str__(self) -> str:
         if self >= 2**30:
             return f"{self / 2**30:.2f} GiB"

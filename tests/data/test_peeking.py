@@ -83,8 +83,9 @@ def test_the_batch_of_a_script_is_that_of_its_data() -> None:
     )
     padded = _call(x=_padded())
     assert padded.batch_size == 2
-    ones = Leaf((5,), "int32", largest=1), Leaf((), "int32", largest=1)
-    assert spec_of(padded.model, padded.data).structure == ones
+    tokens = Leaf((5,), "int32", least=(1, 1, 1, 0, 0), largest=5 * (1,))
+    labels = Leaf((), "int32", least=(1,), largest=(1,))
+    assert spec_of(padded.model, padded.data).structure == (tokens, labels)
     assert _call(x=Augmented()).batch_size == 8
     assert _call(x=X, y=Y).batch_size == 32
 

@@ -31,6 +31,11 @@ class Line:
     compiled: bool = False
     step_time: float | None = None
     waiting: Waiting = BYTES_WAIT
+    left_by_parts: float = 0.0  # per sample, until the update
+    whole: int = 0
+
+    def within(self, whole: int) -> Any:
+        return replace(self, whole=whole)
 
     def sketch(self, batch_size: int) -> Any:
         return replace(self, batch_size=batch_size)
@@ -54,7 +59,8 @@ class Line:
 
     @property
     def peak(self) -> int:
-        return int(self.fixed + self.each * self.batch_size)
+        left = self.left_by_parts * max(self.whole, self.batch_size)
+        return int(self.fixed + self.each * self.batch_size + left)
 
     @property
     def needed(self) -> int:

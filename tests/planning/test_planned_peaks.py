@@ -66,6 +66,46 @@ def test_the_recorded_peak_is_that_of_the_guarded_training(
     assert ours == pytest.approx(real, rel=0.02)
 
 
+def words() -> keras.Model:
+    """Next to no weights: what a step takes are the rows of the embedding's gradient, 32 KiB a sample."""
+    keras.backend.clear_session()
+    model = keras.Sequential(
+        [
+            keras.Input((32,), dtype="int32"),
+            layers.Embedding(500, 256),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(1),
+        ]
+    )
+    model.compile("adam", "mse", jit_compile=False)
+    return model
+
+
+def measured_words(batch: int) -> int:
+    """The peak of the guarded training, in many micro-batches; runs in an arena."""
+    import memfit
+    from training.parity import levers
+
+    model = words()
+    x = np.random.default_rng(0).integers(0, 500, (2 * batch, 32)).astype("int32")
+    plan = levers(model, batch, PART, inputs_on_host=True)
+    y = np.ones((2 * batch, 1), "float32")
+    run = memfit.fit(model, x, y, batch_size=batch, epochs=2, verbose=0, plan=plan).memory
+    assert run.measured is not None
+    return int(run.measured)
+
+
+def test_rows_of_all_micro_batches_wait_for_the_update() -> None:
+    """A step is recorded with two micro-batches, and the update has the rows of all of them."""
+    batch = 16 * PART
+    example = np.full((4, 32), 499, "int32"), np.ones((4, 1), "float32")
+    with Recorder(words(), example, None) as recorder:
+        recorded = recorder.estimate(2 * PART, partial(build, recipe=Recipe(PART), parts=2))
+    real = in_arena(measured_words, batch, memory="1GiB")
+    assert int(recorded.peak) < real / 2
+    assert int(recorded.within(batch).peak) == pytest.approx(real, rel=0.15)
+
+
 def heavy() -> keras.Model:
     """Next to no activations: what a step takes is weights, their gradients and their update."""
     keras.backend.clear_session()

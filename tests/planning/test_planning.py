@@ -97,6 +97,7 @@ def test_what_a_refusal_advises_is_accepted() -> None:
         memfit.plan(_model(), BATCH, memory=memory, allow="exact")
     error = caught.value
     assert error.smallest_memory > memory
+    assert Size(str(error.smallest_memory)) == error.smallest_memory
     assert 0 < error.largest_batch < BATCH
     assert error.fidelity == Fidelity.NEAR
     assert 'allow="near"' in str(error)

@@ -84,6 +84,17 @@ def test_a_recording_that_shows_no_saving_does_not_keep_tighter_segments_from_be
     assert recordings.need(Recipe(segments=tighter), 8) == 180 - 25 + _waiting(8)
 
 
+def test_what_micro_batches_leave_for_the_update_is_counted_for_the_whole_batch() -> None:
+    """As rows of an embedding's gradient: a step is recorded with two micro-batches, however many there will be."""
+    parts = Recipe(4, inputs_on_host=True)
+    recordings = _recordings({Recipe(2): _line(150, 6, left_by_parts=3)})
+    recordings.record(parts, 8)
+    assert recordings.need(parts, 8) == 150 + 8 * 6 + 8 * 3
+    assert recordings.need(parts, 64) == 150 + 8 * 6 + 64 * 3
+    recordings.look_at(parts, 64)
+    assert recordings.need(parts, 64) == 150 + 8 * 6 + 64 * 3
+
+
 def test_a_recording_of_a_far_batch_is_not_taken_for_one_of_the_batch_in_question() -> None:
     recordings = _recordings({Recipe(2): _line(150, 6)})
     recordings.record(Recipe(1), 64)  # two parts of one sample

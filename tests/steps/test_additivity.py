@@ -11,6 +11,7 @@ from keras import layers, ops
 
 import memfit
 from memfit.planning.fidelity import Fidelity
+from memfit.steps.micro_batches import exactness
 from memfit.steps.micro_batches.additivity import find_loss_difference
 from memfit.steps.micro_batches.exactness import choose_samples
 from memfit.steps.micro_batches.trial import agree
@@ -137,3 +138,17 @@ def _choose_from_a_batch_that_fills_the_memory() -> int:
 
 def test_samples_are_chosen_where_the_device_has_no_memory_left_for_them() -> None:
     assert in_arena(_choose_from_a_batch_that_fills_the_memory, memory="38MiB") == 12
+
+
+def test_what_the_device_has_no_room_to_try_is_tried_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise micro-batches would be near, or refused, just where they are needed."""
+
+    def run_out(*_: Any) -> Any:  # in this process only
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+    monkeypatch.setattr(exactness, "_try", run_out)
+    samples = (X, Y.astype("float32"))
+    assert find_loss_difference(model_with(one_mean), samples) is None
+    story = find_loss_difference(model_with(dice), samples)
+    assert story is not None
+    assert "could not be tried" not in story

@@ -1,5 +1,6 @@
 """Tightening goes as far as it may, in steps that what is known of the shortage asks for."""
 
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -9,7 +10,9 @@ import tensorflow as tf
 from keras import layers
 
 import memfit
+from memfit.planning import job
 from memfit.planning.fidelity import Fidelity
+from memfit.steps.micro_batches.exactness import Verdict
 from memfit.steps.recipe import Recipe
 from memfit.training.guard.tightening import Tightening
 from prepared import in_arena
@@ -85,6 +88,29 @@ def test_a_loss_that_does_not_add_up_is_not_cut_under_an_exact_plan() -> None:
     found = tightening.tighter(Recipe(), data, None, None)
     assert found is not None
     assert found[0].micro_batch is None
+
+
+def test_micro_batches_that_were_planned_are_not_tried_again_where_memory_has_run_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The trial would run out as well, in 10 s for each of its ops, and micro-batches then be called near."""
+    model = network(False)
+    model.compile("sgd", lambda y, prediction: keras.ops.mean(keras.ops.square(y - prediction), axis=-1))
+
+    def try_in_parts(*_: Any) -> Verdict:
+        raise AssertionError
+
+    monkeypatch.setattr(job, "try_in_parts", try_in_parts)
+    plan = levers(model, 32, 16)
+    assert Tightening(model, Fidelity.EXACT, plan).tighter(plan.recipe, DATA, None, None) == (Recipe(8), "")
+    near = Tightening(model, Fidelity.NEAR, replace(plan, fidelity=Fidelity.NEAR))
+    now, remark = plan.recipe, ""
+    while not remark:
+        found = near.tighter(now, DATA, None, None)
+        assert found is not None
+        now, remark = found
+    assert now.micro_batch == 8
+    assert remark == " (near, not exact: as planned)"
 
 
 @pytest.mark.parametrize(("need", "free", "size"), [(100, 95, 16), (100, 40, 11), (100, 2, 1)])

@@ -133,6 +133,10 @@ class Estimate(Shown):
         base = self if self.nearby is None else self.nearby(batch_size)
         return replace(base, batch_size=batch_size, sketched=False, worst=self.worst)
 
+    def within(self, whole: int) -> "Estimate":
+        """Returns the estimate of a recorded step in micro-batches as a part of a larger batch."""
+        return replace(self, made_from=self.made_from.within(whole), nearby=None)
+
     def speaks_for(self, batch_size: int) -> bool:
         """Whether its figures hold for a batch size without another recording; a compiler is asked about each."""
         return self.compiled or self.batch_size / _FAR <= batch_size <= _FAR * self.batch_size

@@ -130,6 +130,13 @@ class Source(Protocol):
     def fixed_batch(self) -> int | None:
         """The only batch size that the model allows; None for any."""
 
+    @property
+    def left_by_parts(self) -> float:
+        """Bytes per sample that micro-batches leave until the update; 0 where that is not known."""
+
+    def within(self, whole: int) -> "Source":
+        """The same step in more micro-batches, of a batch of so many samples."""
+
     def at(self, batch: int) -> Prediction:
         """Predicts a batch size."""
 

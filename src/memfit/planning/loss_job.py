@@ -116,7 +116,7 @@ def plan_loss(job: LossJob, beside: int, reason: str) -> Plan:
         if not beside:
             raise
         story = f"{error} Of the {job.memory}, {Size(beside)} are not available to it ({reason})."
-        needed = Size(error.smallest_memory + beside)
+        needed = Size(error.smallest_memory + beside).as_advised()
         raise DoesNotFit(story, needed, error.largest_batch, error.fidelity) from None
     if not beside:
         return made

@@ -23,6 +23,20 @@ class RecordedStep:
         first = estimate.sketch(batch_size)
         self._peaks = {batch_size: int(first.peak)}
         self._margin = first.margin
+        self._within: dict[int, _PartOfBatch] = {}
+
+    def within(self, whole: int) -> "RecordedStep":
+        """Returns this step, which is in micro-batches, for a batch of more of them."""
+        if not self.estimate.made_from.left_by_parts:
+            return self
+        if whole not in self._within:
+            self._within[whole] = _PartOfBatch(self, whole)
+        return self._within[whole]
+
+    @property
+    def margin(self) -> float:
+        """What it needs beside its peak, as a part of that."""
+        return self._margin
 
     @property
     def by_compiler(self) -> bool:
@@ -87,3 +101,25 @@ class RecordedStep:
         if batch_size not in self._peaks:
             self._peaks[batch_size] = int(self.estimate.sketch(batch_size).peak)
         return self._peaks[batch_size]
+
+
+class _PartOfBatch(RecordedStep):
+    """A step in micro-batches that leave something for the update.
+
+    What those leave that were not recorded is added. A batch that is looked at is replayed instead, with what the
+    update makes of all that.
+    """
+
+    def __init__(self, step: RecordedStep, whole: int) -> None:
+        self.estimate = step.estimate.within(whole)
+        self._step, self._whole = step, whole
+        self._fits = {}
+        self._peaks = {}
+        self._margin = step.margin
+
+    def peak(self, batch_size: int) -> int:
+        """The predicted peak."""
+        if batch_size in self._peaks:
+            return self._peaks[batch_size]
+        left = self.estimate.made_from.left_by_parts * max(0, self._whole - batch_size)
+        return self._step.peak(batch_size) + int(left)

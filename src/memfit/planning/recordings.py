@@ -188,7 +188,8 @@ class Recordings:
         if steps is None:
             return self.stock if self._kind(recipe) == Recipe() else None
         batch = _recorded_batch(recipe, batch_size)
-        return min(steps, key=lambda step: abs(math.log(step.estimate.batch_size / batch)))
+        nearest = min(steps, key=lambda step: abs(math.log(step.estimate.batch_size / batch)))
+        return nearest if recipe.micro_batch is None else nearest.within(batch_size)
 
     def _largest_recorded(self, recipe: Recipe) -> int:
         """Returns the largest batch for which a recipe was recorded; 0 for none."""

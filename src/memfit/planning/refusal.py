@@ -26,7 +26,7 @@ def refuse(recordings: Recordings) -> DoesNotFit:
     allowed = list_recorded(recordings, batch_size)
     closest = min(allowed, key=lambda candidate: recordings.needed(candidate.recipe, batch_size))
     needed = recordings.needed(closest.recipe, batch_size)
-    smallest = Size(int(needed * REPEATED) + job.beside)
+    smallest = Size(int(needed * REPEATED) + job.beside).as_advised()
     room = int(job.memory / REPEATED)
     largest = 0
     one_size = recordings.stock.estimate.made_from.fixed_batch is not None

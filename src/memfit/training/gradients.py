@@ -174,7 +174,7 @@ class GuardedLoss:
             if self._memory is not None and self.plan is None:
                 _look(loss, tensors)
                 self._make_plan(loss, tensors)
-            tightening = LossTightening(loss, self._allow)
+            tightening = LossTightening(loss, self._allow, self.plan)
             self._kinds[call.key] = _CallKind(loss, Ways(self._recipe), tightening, self._journal, {})
         return self._kinds[call.key]
 

@@ -26,13 +26,19 @@ class CompiledSource:
         curve: The compiled batch sizes.
         compiled: True: a further batch size takes seconds to minutes.
         fixed_batch: None: models that allow only one batch size are not compiled.
+        left_by_parts: 0: steps in micro-batches are not compiled.
     """
 
     compiled = True
     fixed_batch: int | None = None
+    left_by_parts = 0.0
 
     def __init__(self, text: str, device: GPU, parts: Parts, curve: Curve) -> None:
         self.text, self.device, self.parts, self.curve = text, device, parts, curve
+
+    def within(self, whole: int) -> "CompiledSource":
+        """Returns itself: steps in micro-batches are not compiled."""
+        return self
 
     def at(self, batch: int) -> "CompiledStep":
         """Predicts a batch size: compiled, or on the line where three compilations agree."""

@@ -27,14 +27,16 @@ class Leaf:
 
     Attributes:
         has_samples: Whether there is a batch dimension; otherwise it is the same for a batch of any size.
-        largest: The largest whole number that it may hold, as far as an example tells: how many rows of an
-            embedding a batch reads, and an update so computes, depends on it.
+        least: The least whole number that it may hold, for each place of the last axis, as far as an example tells.
+        largest: The largest: how many rows of an embedding a batch reads, and an update so computes, depends on it.
+            Columns of a table have embeddings of their own.
     """
 
     shape: tuple[int, ...]
     dtype: str
     has_samples: bool = True
-    largest: int = 0
+    least: tuple[int, ...] = (0,)
+    largest: tuple[int, ...] = (0,)
 
     def shape_at(self, size: int | None) -> tuple[int | None, ...]:
         """Returns its whole shape for that many samples."""
@@ -61,7 +63,7 @@ class Spec:
                 import tensorflow as tf
 
                 return random.random(shape, dtype="float32").astype(tf.as_dtype(leaf.dtype).as_numpy_dtype)
-            return random.integers(0, leaf.largest, shape, endpoint=True).astype(leaf.dtype)
+            return random.integers(leaf.least, leaf.largest, shape, endpoint=True).astype(leaf.dtype)
 
         return mapped(make, self.structure)
 
@@ -217,21 +219,23 @@ def _from_example(model: Any, data: Any) -> Any:
     def leaf(part: Any) -> Leaf:
         dtype = _type_in_fit(part.dtype) if of_arrays else part.dtype
         shape = _filled(part.shape, wanted.get(id(part)))
-        return replace(_leaf("data", shape, dtype, _LONGEST), largest=_find_largest(part))
+        least, largest = _find_range(part)
+        return replace(_leaf("data", shape, dtype, _LONGEST), least=least, largest=largest)
 
     return mapped(leaf, element)
 
 
-def _find_largest(part: Any) -> int:
-    """The largest of the first samples, where these are whole numbers that may be indices; otherwise 0."""
+def _find_range(part: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The least and the largest of the first samples by place on the last axis, where these are whole numbers."""
     import numpy as np
 
     if not hasattr(part, "__array__") or len(part.shape) == 0:
-        return 0
+        return (0,), (0,)
     first = np.asarray(part[:_SEEN_SAMPLES])
-    if first.dtype.kind not in "iu" or first.size == 0 or first.min() < 0:
-        return 0
-    return int(first.max())
+    if first.dtype.kind not in "iu" or first.size == 0:
+        return (0,), (0,)
+    places = first.reshape(-1, first.shape[-1] if first.ndim > 1 else 1)
+    return tuple(map(int, places.min(axis=0))), tuple(map(int, places.max(axis=0)))
 
 
 def _type_in_fit(dtype: Any) -> str:

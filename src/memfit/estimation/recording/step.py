@@ -7,6 +7,8 @@ from memfit.estimation.recording.specs import Batch, TensorSpecs
 
 # The name scope of ops that read a step's samples from the host.
 READ = "read_from_host"
+# That of ops that join what micro-batches have left for the update: from there on a step is about the whole batch.
+JOINED = "joined_from_parts"
 # A tf.ConcreteFunction; TensorFlow is not imported for its name.
 Traced = Any
 Tensor = Any

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from memfit.estimation.recording.step import READ
+from memfit.estimation.recording.step import JOINED, READ
 
 KINDS = ("weights", "gradients", "optimizer state", "activations", "inputs", "workspace", "rounding")
 _SUFFIX = re.compile(r"_\d+$")
@@ -43,8 +43,15 @@ class Names:
         phase = self.phase(op)
         if outlives_step and phase != "backward":  # gradients that a loop holds until it has the next ones
             return "optimizer state" if phase == "update" else "weights"
-        if not phase or READ in (_SUFFIX.sub("", part) for part in op.split("/")):
+        if not phase or has_scope(op, READ):
             return "inputs"
+        if has_scope(op, JOINED):
+            return "gradients"
         if region == "temp" or phase == "update":
             return "workspace"
         return "gradients" if phase == "backward" else "activations"
+
+
+def has_scope(op: str, scope: str) -> bool:
+    """Whether an op was made in a name scope."""
+    return scope in op and any(_SUFFIX.sub("", part) == scope for part in op.split("/"))

@@ -44,9 +44,9 @@ class Played:
         sizes: The same, rounded as the allocator does.
     """
 
-    def __init__(self, script: Script, batch: int) -> None:
+    def __init__(self, script: Script, batch: int, whole: int | None = None) -> None:
         self.script = script
-        self._asked = script.sizes(batch)
+        self._asked = script.sizes(batch, whole)
         self._sizes = round_up(self._asked)
         self.asked: list[int] = self._asked.tolist()
         self.sizes: list[int] = self._sizes.tolist()

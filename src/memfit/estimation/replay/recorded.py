@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -34,6 +35,7 @@ class RecordedSource:
         device: The GPU that is asked about, or None for this machine's arena.
         compiled: False: a further batch size takes milliseconds.
         fixed_batch: The only batch size that the model allows, or None.
+        whole: Samples in the batch that is computed in more micro-batches than were recorded, or None.
     """
 
     compiled = False
@@ -54,6 +56,18 @@ class RecordedSource:
         self.doubt, self.device, self._seconds = doubt, device, tuple(seconds)
         self.fixed_batch = fixed_batch
         self._kept: dict[int, ReplayedStep] = {}
+        self.whole: int | None = None
+
+    @property
+    def left_by_parts(self) -> float:
+        """Bytes per sample that micro-batches leave until the update."""
+        return self.script.left_by_parts
+
+    def within(self, whole: int) -> "RecordedSource":
+        """Returns the source of the same step in more micro-batches, of a batch of so many samples."""
+        other = copy(self)
+        other.whole = whole
+        return other
 
     def at(self, batch: int) -> "ReplayedStep":
         """Predicts a batch size."""
@@ -78,7 +92,7 @@ class RecordedSource:
         return fixed / max(fixed + batch * each, 1e-9)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_kept": {}}  # on disk the script is enough
+        return {**vars(self), "_kept": {}}  # on disk, and in a copy, the script is enough
 
     def sketch(self, batch: int) -> "ReplayedStep":
         """Predicts a batch size; the same as `at`."""
@@ -110,7 +124,7 @@ class ReplayedStep:
 
     def __init__(self, source: RecordedSource, batch: int) -> None:
         self._source = source
-        self._played = Played(source.script, batch)
+        self._played = Played(source.script, batch, source.whole)
 
     @cached_property
     def _steps(self) -> list[list[Peak]]:

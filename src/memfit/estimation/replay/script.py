@@ -6,6 +6,7 @@ from typing import Any
 
 from memfit.estimation.replay.dependencies import Dependencies, Inputs
 from memfit.estimation.replay.events import is_birth
+from memfit.estimation.replay.joined import find_joined, sum_joined
 from memfit.estimation.replay.layout import Layout, lay_out
 from memfit.estimation.replay.sizes import Bytes
 
@@ -84,10 +85,21 @@ class Script:
         """Births and deaths between the layout of the variables and the first step."""
         return self.order[: self.ends[0]]
 
-    def sizes(self, batch: int) -> Array:
-        """Returns the bytes of every allocation at a batch size, as an array."""
+    def sizes(self, batch: int, whole: int | None = None) -> Array:
+        """Returns the bytes of every allocation at a batch size, as an array.
+
+        Args:
+            batch: Samples in the step as it was recorded, with two micro-batches where it has such.
+            whole: Samples in the batch that is computed in more micro-batches of that size.
+        """
         constant, per_sample, per_pair = self._polynomials
-        sizes = (constant + batch * (per_sample + batch * per_pair)).round().clip(0).astype(int)
+        samples: Array = batch
+        if whole is not None and self.joined:
+            import numpy as np
+
+            samples = np.full(len(self.allocations), batch)
+            samples[list(self.joined)] = max(batch, whole)
+        sizes = (constant + samples * (per_sample + samples * per_pair)).round().clip(0).astype(int)
         for index in self.constants:
             if sizes[index] > _LARGEST_CONSTANT:
                 sizes[index] = 0
@@ -97,6 +109,16 @@ class Script:
         """Makes what every batch size needs, so that the first one asked about takes no longer than the next."""
         for name in ("_polynomials", "brief", "signs", "layout", "values"):
             getattr(self, name)
+
+    @cached_property
+    def joined(self) -> frozenset[int]:
+        """The allocations of a step in micro-batches that are about the whole batch."""
+        return find_joined(self.allocations, self.order, self.ends)
+
+    @cached_property
+    def left_by_parts(self) -> float:
+        """Bytes per sample that micro-batches leave for the update, such as an embedding's rows."""
+        return sum_joined(self.allocations, self.order[self.ends[-2] :] if len(self.ends) > 1 else ())
 
     @cached_property
     def codes(self) -> Array:

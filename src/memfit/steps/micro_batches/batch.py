@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from memfit.compat import keras_training
+from memfit.estimation.recording.step import JOINED
 from memfit.steps.micro_batches.loss_shares import DivisorsUnknown, count_divisors
 from memfit.steps.micro_batches.random_rows import Seeds, draw_rows_of_batch
 from memfit.steps.micro_batches.samples import Fraction, Part, Samples, samples_of
@@ -30,9 +31,10 @@ class Collected(NamedTuple):
 
     def gather(self, array: tf.TensorArray, *, apart: bool) -> Any:
         """Returns what becomes of the parts of a loop."""
-        if self.reduce is not None:
-            return self.reduce(array.stack(), 0)
-        return tf.reshape(array.stack(), [-1, *self.spec.shape[1:]]) if apart else array.concat()
+        with tf.name_scope(JOINED):
+            if self.reduce is not None:
+                return self.reduce(array.stack(), 0)
+            return tf.reshape(array.stack(), [-1, *self.spec.shape[1:]]) if apart else array.concat()
 
     def combine(self, gathered: Any, last: Any) -> Any:
         """Returns the same with one part more."""

@@ -18,6 +18,8 @@ import tensorflow as tf
 from memfit.compat import keras_data, keras_layers, keras_training
 from memfit.compat.keras_layers import all_layers
 from memfit.compat.tf_random import Draw, draws_replaced
+from memfit.estimation.recording.sending import packed, unpacked
+from memfit.estimation.recording_process import recording_process
 from memfit.steps.micro_batches.batch import PartedBatch, PartResult
 from memfit.steps.micro_batches.loss_shares import losses_of_part
 from memfit.steps.micro_batches.samples import Part
@@ -63,18 +65,42 @@ def has_code_of_its_own(model: keras.Model) -> bool:
 def try_in_parts(model: keras.Model, data: Any) -> Verdict:
     """Computes some samples at once and in parts; nothing of the model changes.
 
+    Where the device has no room for a few samples at once, they are computed on the host, in another process.
+
     Args:
         data: Samples as `fit` takes them, as many as there are, or a batch as Keras gives it to a step.
     """
     for count in (SAMPLES, FEWER):
         try:
             return _try(model, choose_samples(data, count))
-        except tf.errors.ResourceExhaustedError as error:
-            failure: Exception = error
+        except tf.errors.ResourceExhaustedError:
+            continue
         except Exception as error:  # whatever a user's code raises on synthetic samples
-            failure = error
-            break
-    return Verdict(differs=f"its loss could not be tried in micro-batches ({type(failure).__name__})")
+            return _untried(error)
+    try:
+        return _try_on_host(model, choose_samples(data, SAMPLES))
+    except Exception as error:  # that, or the model cannot be sent
+        return _untried(error)
+
+
+def _untried(error: Exception) -> Verdict:
+    return Verdict(differs=f"its loss could not be tried in micro-batches ({type(error).__name__})")
+
+
+def _try_on_host(model: keras.Model, samples: Any) -> Verdict:
+    """Tries a copy of a model in a process that has the host's memory."""
+    values = [weight.numpy() for weight in model.weights]
+    arrays = keras.tree.map_structure(lambda x: x.numpy() if isinstance(x, tf.Tensor) else x, samples)
+    with recording_process() as process:
+        return process.run(_try_packed, (packed(model, arrays, values),))
+
+
+def _try_packed(payload: bytes) -> Verdict:
+    """Tries the model of `_try_on_host`, whose weights were sent as their shapes alone."""
+    model, (samples, values) = unpacked(payload)
+    for weight, value in zip(model.weights, values, strict=True):
+        weight.assign(value)
+    return _try(model, samples)
 
 
 def choose_samples(data: Any, count: int) -> Any:

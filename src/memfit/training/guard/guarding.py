@@ -60,7 +60,7 @@ def guarded_training(
     training = GuardedTraining(
         model,
         Ways(replace(recipe, validation_batch=None), None if plan is None else plan.ordinary),
-        Tightening(model, allow),
+        Tightening(model, allow, plan),
         journal,
         steps.setdefault(
             ("train", model.run_eagerly, model.jit_compile, host, peers.share_of(model, "training")), {}

@@ -8,8 +8,10 @@ from memfit.data.peeking import FirstBatch
 from memfit.estimation.margins import OF_FREE
 from memfit.planning.fidelity import NOT_EXACT, Fidelity
 from memfit.planning.job import Job
-from memfit.planning.levers import levers_for
+from memfit.planning.levers import LEVERS, levers_for
+from memfit.planning.levers.lever import Lever
 from memfit.planning.loss_job import LossJob, few_samples_of, spec_of_call
+from memfit.planning.plan import Plan
 from memfit.sizes import Size
 from memfit.steps.micro_batches.additivity import first_samples
 from memfit.steps.recipe import Recipe
@@ -21,11 +23,18 @@ _BLINDLY = 0.5
 
 
 class Tightening:
-    """The way down for one model: as faithful as allowed, from what is fast to what is small."""
+    """The way down for one model: as faithful as allowed, from what is fast to what is small.
 
-    def __init__(self, model: Any, allow: Fidelity) -> None:
+    Args:
+        model: What is trained.
+        allow: How far changes may go.
+        plan: What it is trained by. How far its levers go was found out while there was memory for a trial.
+    """
+
+    def __init__(self, model: Any, allow: Fidelity, plan: Plan | None = None) -> None:
         self._model, self._allow = model, allow
         self._job: Job | None = None
+        self._planned = {} if plan is None else _fidelities(plan)
 
     def tighter(
         self, recipe: Recipe, data: Any, need: int | None, free: int | None, before: int = 0
@@ -41,15 +50,21 @@ class Tightening:
         known = need is not None and free is not None and free < need
         share = OF_FREE * free / need if known else _BLINDLY**2**before  # type: ignore[operator]
         for fidelity, lever in sorted(
-            ((lever.fidelity(job), lever) for lever in levers_for(job)), key=lambda pair: pair[0]
+            ((self._fidelity(lever, job), lever) for lever in levers_for(job)), key=lambda pair: pair[0]
         ):
             if fidelity > self._allow or lever.why_not(job) is not None:
                 continue
             tighter = lever.tighten(job, recipe, samples, share)
             if tighter is not None:
-                remark = f" ({fidelity}, {NOT_EXACT}: {lever.explain(job)})"
-                return tighter, "" if fidelity == Fidelity.EXACT else remark
+                return tighter, "" if fidelity == Fidelity.EXACT else self._remark(lever, job, fidelity)
         return None
+
+    def _fidelity(self, lever: Lever, job: Job) -> Fidelity:
+        return self._planned[lever.name] if lever.name in self._planned else lever.fidelity(job)
+
+    def _remark(self, lever: Lever, job: Job, fidelity: Fidelity) -> str:
+        why = "as planned" if lever.name in self._planned else lever.explain(job)
+        return f" ({fidelity}, {NOT_EXACT}: {why})"
 
     def say_what_would_help(self, recipe: Recipe, shortage: str, need: int | None, free: int | None) -> str:
         """Says what would help where there is nothing tighter."""
@@ -62,7 +77,7 @@ class Tightening:
         job = self._job or Job(self._model, "max", Size(0), self._allow)
         samples = job.reference_batch
         for lever in levers_for(job):
-            fidelity = lever.fidelity(job)
+            fidelity = self._fidelity(lever, job)
             if fidelity <= self._allow or lever.why_not(job) is not None:
                 continue
             if lever.tighten(job, recipe, samples, _BLINDLY) is not None:
@@ -77,6 +92,12 @@ class Tightening:
         if self._job is None:
             self._job = Job(self._model, samples, Size(0), self._allow, data=FirstBatch(first_samples(data)))
         return self._job, samples
+
+
+def _fidelities(plan: Plan) -> dict[str, Fidelity]:
+    """How far each lever goes that a plan uses."""
+    used = {lever.name: plan.fidelity for lever in LEVERS if lever.is_used(plan.recipe)}
+    return used | {row.name: row.fidelity for row in plan.levers if row.name in used}
 
 
 class LossTightening(Tightening):
