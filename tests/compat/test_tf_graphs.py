@@ -37,6 +37,27 @@ def test_graphs_of_deleted_functions_are_let_go():
     assert graph() is None
 
 
+@canary("tf_graphs.forget_gradients_of_dead_graphs", "FuncGraph._functions", of="tensorflow")
+def test_graphs_with_loops_are_let_go():
+    @tf.custom_gradient
+    def double(x):
+        return 2 * x, lambda dy: 2 * dy + 0 * x
+
+    def add_up(x):
+        return tf.while_loop(
+            lambda i, _: i < 3, lambda i, total: (i + 1, total + tf.gradients(double(x), x)[0]), (0, 0.0)
+        )[1]
+
+    function = tf.function(add_up)
+    graph = weakref.ref(function.get_concrete_function(tf.TensorSpec([])).graph)
+    tf_graphs.forget_gradients_of_dead_graphs()
+    assert graph() is not None
+    assert float(function(tf.constant(1.0))) == 6.0
+    del function
+    tf_graphs.forget_gradients_of_dead_graphs()
+    assert graph() is None
+
+
 @canary("tf_graphs.has_each_row_once", "embedding_lookup_sparse's op Unique", of="tensorflow")
 def test_rows_of_a_product_with_a_sparse_matrix_are_known_from_rows_of_an_embedding():
     table, found = tf.Variable(tf.ones([4, 2])), []

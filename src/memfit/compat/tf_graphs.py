@@ -5,7 +5,7 @@ Checked with TensorFlow 2.19.0 and 2.21.0.
 
 import gc
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from types import CodeType
 from typing import Any, TypeAlias
 
@@ -26,12 +26,23 @@ def forget_gradients_of_dead_graphs() -> None:
     if "tensorflow" not in sys.modules:
         return
     gc.collect()
-    in_use = {id(function.graph) for function in gc.get_objects() if _is_function(function)}
     registry = _custom_gradients()
+    for name in _list_gradients_of_dead_graphs(registry):
+        del registry[name]
+    gc.collect()
+
+
+def _list_gradients_of_dead_graphs(registry: dict[str, Any]) -> list[str]:
+    functions = [thing for thing in gc.get_objects() if _is_function(thing)]
+    # A graph keeps the bodies of its loops in a table: that alone does not say that anything runs them.
+    kept = {id(one) for function in functions for one in _functions_in(function.graph.outer_graph)}
+    in_use = {id(function.graph) for function in functions if id(function) not in kept}
+    dead = []
     for name in [name for name in registry if name.startswith("CustomGradient-")]:
         graphs = [graph for graph in _graphs(registry[name]["type"]) if hasattr(graph, "outer_graph")]
         if graphs and not any(id(outer) in in_use for graph in graphs for outer in _outwards(graph)):
-            del registry[name]
+            dead.append(name)
+    return dead
 
 
 def gradients(ys: Sequence[Any], grad_ys: Sequence[Any], xs: Sequence[Any], graph: Graph) -> list[Any]:
@@ -235,6 +246,11 @@ def _graphs(function: Any, depth: int = 3) -> Iterator[Any]:
                 yield thing.graph
             elif depth and callable(thing):
                 yield from _graphs(thing, depth - 1)
+
+
+def _functions_in(graph: Graph) -> Collection[Any]:
+    """The functions that a graph's ops call."""
+    return getattr(graph, "_functions", {}).values()
 
 
 def _is_function(thing: object) -> bool:

@@ -1,10 +1,10 @@
 """Computing a batch until it succeeds: a step that runs out of memory is rolled back, tightened and done again."""
 
-import gc
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from memfit.compat.tf_graphs import forget_gradients_of_dead_graphs
 from memfit.data.shapes import BatchShape
 from memfit.steps.recipe import Recipe
 from memfit.training.guard.events import Journal, OutOfMemory, Shortage, attempt, check_survivable, free
@@ -157,7 +157,8 @@ class Replaying:
         """Drops a step that holds memory: in micro-batches a variable for the gradient of every weight."""
         if recipe.micro_batch is not None and not self._ways.uses(recipe):
             self._steps.pop(recipe, None)
-            gc.collect()  # its traced functions refer to it: otherwise the next step would find its memory taken
+            # Its functions refer to it, and custom gradients to them: the next step would find its memory taken.
+            forget_gradients_of_dead_graphs()
 
     def _answer(self, lack: Shortage, data: Any, repeated: int) -> int:
         """Chooses how the batch is tried again; returns how often it then is with the same recipe."""
