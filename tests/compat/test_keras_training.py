@@ -100,6 +100,17 @@ def test_losses_are_built_without_metrics_and_optimizer(model):
     assert keras_training.losses(model)
 
 
+def test_losses_are_built_where_an_output_has_none():
+    x = keras.Input((2,))
+    hidden = keras.layers.Dense(3)(x)
+    model = keras.Model(x, [keras.layers.Dense(1)(hidden), hidden])
+    model.compile("adam", ["mse", None])
+    assert not keras_training.is_loss_built(model)
+    keras_training.build(model, np.ones((1, 2)), np.ones((1, 1)), None, losses_alone=True)
+    assert keras_training.is_loss_built(model)
+    assert len(keras_training.losses(model)) == 1
+
+
 @canary("keras_training.compute_loss", "Trainer._compute_loss", of="keras")
 def test_the_loss_is_computed_with_what_an_override_takes(model):
     y = tf.zeros([1, 1])

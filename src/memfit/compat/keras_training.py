@@ -47,9 +47,11 @@ def build(model: Any, x: Any, y: Any, sample_weight: Any, *, losses_alone: bool 
     """
     compiled, graph = _compile_loss(model), functional_of(model)
     if losses_alone and compiled is not None and graph is not None and graph.built:
-        if not compiled.built:
-            compiled.build(y, output_structure(model))
-        return
+        outputs = output_structure(model)
+        if not compiled.built and _have_same_structure(y, outputs):
+            compiled.build(y, outputs)
+        if compiled.built:
+            return
     own = {name: getattr(model, name) for name in ("_compile_metrics", "optimizer")}
     try:
         if losses_alone:
@@ -62,6 +64,17 @@ def build(model: Any, x: Any, y: Any, sample_weight: Any, *, losses_alone: bool 
     finally:
         for name, value in own.items():
             object.__setattr__(model, name, value)
+
+
+def _have_same_structure(y: Any, outputs: Any) -> bool:
+    """Whether there is a target for each output; Keras finds out whose they are where some outputs have none."""
+    import keras
+
+    try:
+        keras.tree.assert_same_structure(y, outputs)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def compute_loss(model: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool) -> Any:
@@ -83,6 +96,12 @@ def losses(model: Any) -> list[Any]:
     """The Keras losses of a built model, one for each output that has one."""
     compiled = _compile_loss(model)
     return [] if compiled is None else [entry.loss for entry in _flat_losses(compiled)]
+
+
+def is_loss_built(model: Any) -> bool:
+    """Whether the loss given to `compile()` needs no more variables; without one it does not."""
+    compiled = _compile_loss(model)
+    return compiled is None or bool(compiled.built)
 
 
 def loss_metrics(model: Any) -> list[Any]:
