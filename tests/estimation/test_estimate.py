@@ -409,6 +409,28 @@ def test_a_model_for_one_batch_size_is_recorded_at_that_alone():
     assert "largest batch" not in str(refusal.value)
 
 
+def test_text_is_recorded_as_the_data_has_it():
+    words = [f"word {number}" for number in range(9)]
+    lookups = [
+        keras.layers.StringLookup(vocabulary=known, num_oov_indices=0, mask_token=None)
+        for known in (words[:5], words[5:])
+    ]
+    x = keras.Input((2,), dtype="string")
+    rows = [lookup(x[:, place]) for place, lookup in enumerate(lookups)]
+    model = keras.Model(x, keras.layers.Dense(1)(keras.layers.Embedding(9, 2048)(rows[0] + rows[1])))
+    model.compile("sgd", "mse")
+    text = np.array([[words[number % 5], words[5 + number % 4]] for number in range(64)])
+    data = tf.data.Dataset.from_tensor_slices((text, np.zeros((64, 1)))).shuffle(64, seed=1).batch(32)
+    before = [batch.numpy().tolist() for batch, _ in data]
+    data = tf.data.Dataset.from_tensor_slices((text, np.zeros((64, 1)))).shuffle(64, seed=1).batch(32)
+    of_arrays, of_pipeline = (
+        memfit.estimate(model, 32, data=(text, np.zeros((64, 1)))),
+        memfit.estimate(model, 32, data=data),
+    )
+    assert of_arrays.peak == pytest.approx(of_pipeline.peak, rel=0.1)
+    assert [batch.numpy().tolist() for batch, _ in data] == before
+
+
 def test_a_batch_far_away_is_recorded_itself():
     """This convolution takes ten times as much at 64 as at 16: no line leads from one to the other."""
     layers = keras.layers

@@ -67,7 +67,7 @@ class Recorder:
             if self._card is None:
                 self._server = stack.enter_context(recording_process())
             self._payload = packed(self._model, self._spec)
-            self._fingerprint = fingerprint(self._model, self._spec) if is_on() else None
+            self._fingerprint = fingerprint(self._model, self._spec.without_texts()) if is_on() else None
             self._exit = stack.pop_all()
         return self
 

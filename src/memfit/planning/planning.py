@@ -180,7 +180,8 @@ def _bound(job: Job, samples: int) -> Size | None:
 def _key(job: Job) -> tuple[Any, ...] | None:
     """Everything that a plan depends on; None where that cannot be told, or nothing is kept."""
     # The search may build a model, and its plan is then for the built one.
-    name = fingerprint(job.model, spec_of(job.model, job.data)) if is_on() and job.model.built else None
+    named = is_on() and job.model.built
+    name = fingerprint(job.model, spec_of(job.model, job.data).without_texts()) if named else None
     if name is None:
         return None
     data = (held_bytes(job.data), *(lever.see_in_data(job) for lever in levers_for(job)))
