@@ -80,6 +80,20 @@ def test_logs_become_plain_numbers():
     assert keras_training.plain_logs({"loss": tf.constant(2.0)}) == {"loss": 2.0}
 
 
+@canary("keras_training.knowing_if_eager", "Model.run_eagerly", of="keras")
+def test_a_model_knows_for_a_while_that_tensorflow_runs_its_steps_eagerly(model):
+    with keras_training.knowing_if_eager(model):
+        assert not model.run_eagerly
+    tf.config.run_functions_eagerly(True)
+    try:
+        with keras_training.knowing_if_eager(model):
+            assert model.run_eagerly
+            assert not model.jit_compile
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert not model.run_eagerly
+
+
 @canary(
     "keras_training.build",
     "Model._compile_loss",
@@ -100,6 +114,7 @@ def test_losses_are_built_without_metrics_and_optimizer(model):
     assert keras_training.losses(model)
 
 
+@canary("keras_training.is_loss_built", "Model._compile_loss", of="keras")
 def test_losses_are_built_where_an_output_has_none():
     x = keras.Input((2,))
     hidden = keras.layers.Dense(3)(x)

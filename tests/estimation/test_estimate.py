@@ -358,6 +358,24 @@ def test_a_step_that_runs_eagerly_is_recorded_eagerly():
     assert 8 * 2**20 < found.peak < 20 * 2**20
 
 
+def test_a_step_that_tensorflow_is_told_to_run_eagerly_is_recorded_eagerly():
+    def build(**how):
+        wide = [keras.layers.Dense(256, activation="softplus") for _ in range(4)]
+        model = keras.Sequential([keras.Input((64, 8)), *wide, keras.layers.Dropout(0.2)])
+        model.compile("sgd", "mse", jit_compile=False, **how)
+        return model
+
+    told = build()
+    tf.config.run_functions_eagerly(True)
+    try:
+        found = memfit.estimate(told, 64)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert not told.run_eagerly
+    assert found.peak == pytest.approx(memfit.estimate(build(run_eagerly=True), 64).peak, rel=0.05)
+    assert found.peak > 1.15 * memfit.estimate(build(), 64).peak
+
+
 def test_a_crash_while_recording_does_not_end_the_caller(model):
     with pytest.raises(ProcessDied, match="SIGABRT"):
         memfit.estimate(model, 8, build=lambda copy: os.abort())

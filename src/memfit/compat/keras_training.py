@@ -20,6 +20,26 @@ def has_strategy(model: Any) -> bool:
     return bool(tf.distribute.has_strategy()) or model._distribute_strategy is not None
 
 
+@contextmanager
+def knowing_if_eager(model: Any) -> Iterator[None]:
+    """Lets a model say for a while that its steps run eagerly, where `tf.config.run_functions_eagerly` was called.
+
+    Keras does not know either: it makes a function of a step, which TensorFlow then runs op by op, without XLA.
+    """
+    import keras
+    import tensorflow as tf
+
+    if not isinstance(model, keras.Model) or model.run_eagerly or not tf.config.functions_run_eagerly():
+        yield
+        return
+    compiled = model.jit_compile
+    model.run_eagerly, model.jit_compile = True, False
+    try:
+        yield
+    finally:
+        model.run_eagerly, model.jit_compile = False, compiled
+
+
 def flush(callbacks: Any) -> None:
     """Waits for callbacks that Keras runs in threads."""
     callbacks._flush_futures()
