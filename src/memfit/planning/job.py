@@ -175,7 +175,9 @@ class Job:
             return Verdict(differs=f"{untried} ({error})")
 
     def _make_samples(self) -> Any:
-        return mapped(vary_whole_numbers, self.spec.batch(SAMPLES))
+        """Makes samples; text as tensors, because Keras takes no array of text."""
+        samples = mapped(vary_whole_numbers, self.spec.batch(SAMPLES))
+        return mapped(lambda leaf: tf.constant(leaf) if leaf.dtype == object else leaf, samples)
 
     def _choose_for_custom_step(self) -> tuple[tuple[Segments, ...], str | None]:
         try:
