@@ -182,7 +182,7 @@ class Job:
     def _choose_for_custom_step(self) -> tuple[tuple[Segments, ...], str | None]:
         try:
             spec = self.spec.tensor_specs(self.reference_batch)
-            choices = find_choices_of_step(self.model.train_step, spec, self.reference_batch)
+            choices = find_choices_of_step(self.model, spec, self.reference_batch)
         except Exception as error:  # whatever a user's step raises when it is traced by itself
             return (), f"its custom train_step could not be traced: {in_one_line(error)}"
         return choices, None if choices else "no activation of its custom train_step is worth recomputing"
