@@ -118,12 +118,6 @@ def losses(model: Any) -> list[Any]:
     return [] if compiled is None else [entry.loss for entry in _flat_losses(compiled)]
 
 
-def is_loss_built(model: Any) -> bool:
-    """Whether the loss given to `compile()` needs no more variables; without one it does not."""
-    compiled = _compile_loss(model)
-    return compiled is None or bool(compiled.built)
-
-
 def loss_metrics(model: Any) -> list[Any]:
     """The metrics that follow the losses of the single outputs; empty for a model with one output."""
     compiled = _compile_loss(model)
