@@ -29,3 +29,13 @@ def test_layers_made_in_a_block_do_not_change_later_names() -> None:
     with keras_globals.names_left_alone():
         keras.layers.Dense(1)
     assert keras.layers.Dense(1).name == f"dense_{number + 1}"
+
+
+@canary("keras_globals.names_from_the_first", "global_state.get_global_attribute", of="keras")
+def test_layers_made_in_a_block_have_the_same_names_every_time() -> None:
+    keras.layers.Dense(1)
+    number = int(keras.layers.Dense(1).name.rpartition("_")[2])
+    for _ in range(2):
+        with keras_globals.names_from_the_first():
+            assert [keras.layers.Dense(1).name for _ in range(2)] == ["dense", "dense_1"]
+    assert keras.layers.Dense(1).name == f"dense_{number + 5}"

@@ -80,6 +80,20 @@ def test_logs_become_plain_numbers():
     assert keras_training.plain_logs({"loss": tf.constant(2.0)}) == {"loss": 2.0}
 
 
+@canary("keras_training.knowing_if_eager", "Model.run_eagerly", of="keras")
+def test_a_model_knows_for_a_while_that_tensorflow_runs_its_steps_eagerly(model):
+    with keras_training.knowing_if_eager(model):
+        assert not model.run_eagerly
+    tf.config.run_functions_eagerly(True)
+    try:
+        with keras_training.knowing_if_eager(model):
+            assert model.run_eagerly
+            assert not model.jit_compile
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert not model.run_eagerly
+
+
 @canary(
     "keras_training.build",
     "Model._compile_loss",
@@ -98,6 +112,15 @@ def test_losses_are_built_without_metrics_and_optimizer(model):
     keras_training.build(model, np.ones((1, 2)), np.ones((1, 1)), None, losses_alone=True)
     assert not model.optimizer.built
     assert keras_training.losses(model)
+
+
+def test_losses_are_built_where_an_output_has_none():
+    x = keras.Input((2,))
+    hidden = keras.layers.Dense(3)(x)
+    model = keras.Model(x, [keras.layers.Dense(1)(hidden), hidden])
+    model.compile("adam", ["mse", None])
+    keras_training.build(model, np.ones((1, 2)), np.ones((1, 1)), None, losses_alone=True)
+    assert len(keras_training.losses(model)) == 1
 
 
 @canary("keras_training.compute_loss", "Trainer._compute_loss", of="keras")

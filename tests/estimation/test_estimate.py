@@ -358,6 +358,24 @@ def test_a_step_that_runs_eagerly_is_recorded_eagerly():
     assert 8 * 2**20 < found.peak < 20 * 2**20
 
 
+def test_a_step_that_tensorflow_is_told_to_run_eagerly_is_recorded_eagerly():
+    def build(**how):
+        wide = [keras.layers.Dense(256, activation="softplus") for _ in range(4)]
+        model = keras.Sequential([keras.Input((64, 8)), *wide, keras.layers.Dropout(0.2)])
+        model.compile("sgd", "mse", jit_compile=False, **how)
+        return model
+
+    told = build()
+    tf.config.run_functions_eagerly(True)
+    try:
+        found = memfit.estimate(told, 64)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert not told.run_eagerly
+    assert found.peak == pytest.approx(memfit.estimate(build(run_eagerly=True), 64).peak, rel=0.05)
+    assert found.peak > 1.15 * memfit.estimate(build(), 64).peak
+
+
 def test_a_crash_while_recording_does_not_end_the_caller(model):
     with pytest.raises(ProcessDied, match="SIGABRT"):
         memfit.estimate(model, 8, build=lambda copy: os.abort())
@@ -407,6 +425,28 @@ def test_a_model_for_one_batch_size_is_recorded_at_that_alone():
     with pytest.raises(memfit.DoesNotFit) as refusal:
         memfit.plan(model, "max", estimate.peak // 2)
     assert "largest batch" not in str(refusal.value)
+
+
+def test_text_is_recorded_as_the_data_has_it():
+    words = [f"word {number}" for number in range(9)]
+    lookups = [
+        keras.layers.StringLookup(vocabulary=known, num_oov_indices=0, mask_token=None)
+        for known in (words[:5], words[5:])
+    ]
+    x = keras.Input((2,), dtype="string")
+    rows = [lookup(x[:, place]) for place, lookup in enumerate(lookups)]
+    model = keras.Model(x, keras.layers.Dense(1)(keras.layers.Embedding(9, 2048)(rows[0] + rows[1])))
+    model.compile("sgd", "mse")
+    text = np.array([[words[number % 5], words[5 + number % 4]] for number in range(64)])
+    data = tf.data.Dataset.from_tensor_slices((text, np.zeros((64, 1)))).shuffle(64, seed=1).batch(32)
+    before = [batch.numpy().tolist() for batch, _ in data]
+    data = tf.data.Dataset.from_tensor_slices((text, np.zeros((64, 1)))).shuffle(64, seed=1).batch(32)
+    of_arrays, of_pipeline = (
+        memfit.estimate(model, 32, data=(text, np.zeros((64, 1)))),
+        memfit.estimate(model, 32, data=data),
+    )
+    assert of_arrays.peak == pytest.approx(of_pipeline.peak, rel=0.1)
+    assert [batch.numpy().tolist() for batch, _ in data] == before
 
 
 def test_a_batch_far_away_is_recorded_itself():

@@ -123,6 +123,12 @@ def test_unknown_sizes_and_subclassed_models_are_not_bounded() -> None:
     assert upper_bound(_compiled(Own()), 4) is None
 
 
+def test_steps_that_run_eagerly_are_not_bounded() -> None:
+    model = _functional()
+    model.run_eagerly = True
+    assert upper_bound(model, 4) is None
+
+
 def test_a_fingerprint_is_of_the_network_not_of_its_names_or_weights() -> None:
     assert fingerprint(_functional()) == fingerprint(_functional())
     frozen = _functional()

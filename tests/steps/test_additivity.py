@@ -11,6 +11,7 @@ from keras import layers, ops
 
 import memfit
 from memfit.planning.fidelity import Fidelity
+from memfit.planning.job import Job
 from memfit.steps.micro_batches import exactness
 from memfit.steps.micro_batches.additivity import find_loss_difference
 from memfit.steps.micro_batches.exactness import choose_samples
@@ -152,3 +153,13 @@ def test_what_the_device_has_no_room_to_try_is_tried_on_the_host(monkeypatch: py
     story = find_loss_difference(model_with(dice), samples)
     assert story is not None
     assert "could not be tried" not in story
+
+
+def test_text_of_a_pipeline_is_tried_in_parts() -> None:
+    words = [f"word {number}" for number in range(5)]
+    x = keras.Input((), dtype="string")
+    known = layers.StringLookup(vocabulary=words, num_oov_indices=0, mask_token=None)(x)
+    model = keras.Model(x, layers.Dense(1)(Adds(ops.mean)(layers.Embedding(5, 3)(known))))
+    model.compile("sgd", "mse")
+    data = tf.data.Dataset.from_tensor_slices((words * 4, np.zeros((20, 1)))).batch(10)
+    assert Job(model, 10, memfit.Size("1GiB"), Fidelity.EXACT, data).losses_differ is None

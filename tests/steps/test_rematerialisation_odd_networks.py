@@ -9,8 +9,12 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
+import memfit
 from memfit.errors import InvalidInput
+from memfit.planning.fidelity import Fidelity
+from memfit.planning.job import Job
 from memfit.steps.rematerialisation import find_choices, rematerialise
+from training.parity import levers
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -137,3 +141,45 @@ def test_a_subclassed_model_is_searched_by_the_shapes_it_is_given() -> None:
     assert find_choices(model, 4, tf.TensorSpec((4, 16), "float64"))
     with pytest.raises(InvalidInput, match="Pass specs="):
         find_choices(model, 4)
+
+
+class Adding(layers.Layer):
+    """Makes a layer in every call, as many networks of tutorials do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = layers.Dense(64, activation="softplus"), layers.Dense(8)
+
+    def build(self, shape: Any) -> None:
+        self.wide.build(shape)
+        self.narrow.build((*shape[:-1], 64))
+        self.built = True
+
+    def call(self, x: Any) -> Any:
+        return layers.add([x, self.narrow(layers.Activation("tanh")(self.wide(x)))])
+
+
+class OwnStep(keras.Model):
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("kind", [keras.Model, OwnStep])
+def test_layers_made_in_a_call_are_known_by_the_same_names_in_the_next(kind: type[keras.Model]) -> None:
+    x = image = keras.Input((64, 8))
+    for _ in range(4):
+        x = Adding()(x)
+    model = kind(image, x)
+    model.compile(keras.optimizers.SGD(0.0), "mse", jit_compile=False)
+    x, y = np.random.default_rng(0).random((2, 8, 64, 8))
+    loss = model.fit(x, y, batch_size=8, verbose=0).history["loss"]
+    job = Job(model, 8, memfit.Size("1GiB"), Fidelity.EXACT, (x, y))
+    choices, _ = job.segment_choices
+    for segments in choices[:: len(choices) - 1]:
+        layers.add([x, y])
+        plan = levers(model, 8, segments=segments)
+        assert memfit.fit(model, x, y, plan=plan, verbose=0).history["loss"] == pytest.approx(loss, rel=1e-12)

@@ -35,6 +35,19 @@ def names_left_alone() -> Iterator[None]:
         counters.update(before)
 
 
+@contextmanager
+def names_from_the_first() -> Iterator[None]:
+    """Lets layers that are made in the block have the same names every time; those made later as without it."""
+    counters = name_counters()
+    before = dict(counters)
+    counters.clear()
+    try:
+        yield
+    finally:
+        for name, count in before.items():
+            counters[name] += count
+
+
 def _global(name: str, default: Any = None) -> Any:
     from keras.src.backend.common.global_state import get_global_attribute
 

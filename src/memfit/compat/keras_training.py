@@ -20,6 +20,26 @@ def has_strategy(model: Any) -> bool:
     return bool(tf.distribute.has_strategy()) or model._distribute_strategy is not None
 
 
+@contextmanager
+def knowing_if_eager(model: Any) -> Iterator[None]:
+    """Lets a model say for a while that its steps run eagerly, where `tf.config.run_functions_eagerly` was called.
+
+    Keras does not know either: it makes a function of a step, which TensorFlow then runs op by op, without XLA.
+    """
+    import keras
+    import tensorflow as tf
+
+    if not isinstance(model, keras.Model) or model.run_eagerly or not tf.config.functions_run_eagerly():
+        yield
+        return
+    compiled = model.jit_compile
+    model.run_eagerly, model.jit_compile = True, False
+    try:
+        yield
+    finally:
+        model.run_eagerly, model.jit_compile = False, compiled
+
+
 def flush(callbacks: Any) -> None:
     """Waits for callbacks that Keras runs in threads."""
     callbacks._flush_futures()
@@ -47,9 +67,11 @@ def build(model: Any, x: Any, y: Any, sample_weight: Any, *, losses_alone: bool 
     """
     compiled, graph = _compile_loss(model), functional_of(model)
     if losses_alone and compiled is not None and graph is not None and graph.built:
-        if not compiled.built:
-            compiled.build(y, output_structure(model))
-        return
+        outputs = output_structure(model)
+        if not compiled.built and _have_same_structure(y, outputs):
+            compiled.build(y, outputs)
+        if compiled.built:
+            return
     own = {name: getattr(model, name) for name in ("_compile_metrics", "optimizer")}
     try:
         if losses_alone:
@@ -62,6 +84,17 @@ def build(model: Any, x: Any, y: Any, sample_weight: Any, *, losses_alone: bool 
     finally:
         for name, value in own.items():
             object.__setattr__(model, name, value)
+
+
+def _have_same_structure(y: Any, outputs: Any) -> bool:
+    """Whether there is a target for each output; Keras finds out whose they are where some outputs have none."""
+    import keras
+
+    try:
+        keras.tree.assert_same_structure(y, outputs)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def compute_loss(model: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool) -> Any:

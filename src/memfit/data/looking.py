@@ -68,6 +68,17 @@ def _look_at_dataset(data: Any, careful: bool, seconds: float) -> Shapes:
     )
 
 
+def read_first(dataset: Any) -> Any:
+    """Returns the first batch of a `tf.data.Dataset`, or None where it has none, or a look would be noticed."""
+    single = tf_datasets.one_pass(dataset)
+    if any(True for part in tf_datasets.dataset_parts(single) for _ in _doubts(part, True)):
+        return None
+    try:
+        return next(iter(keep_order(single)), None)
+    except CannotTell:
+        return None
+
+
 def keep_order(dataset: Any) -> Any:
     """Returns a dataset that can be read without moving the order of the given one on.
 

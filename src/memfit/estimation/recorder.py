@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from memfit.budgets.gpu_table import GPU
+from memfit.compat import keras_training
 from memfit.errors import InvalidInput, ProcessDied, StepFailed
 from memfit.estimation.cache import is_on, remembered
 from memfit.estimation.estimate import Estimate, check_batch
@@ -66,8 +67,9 @@ class Recorder:
         with ExitStack() as stack:
             if self._card is None:
                 self._server = stack.enter_context(recording_process())
-            self._payload = packed(self._model, self._spec)
-            self._fingerprint = fingerprint(self._model, self._spec) if is_on() else None
+            with keras_training.knowing_if_eager(self._model):
+                self._payload = packed(self._model, self._spec)
+                self._fingerprint = fingerprint(self._model, self._spec.without_texts()) if is_on() else None
             self._exit = stack.pop_all()
         return self
 

@@ -51,6 +51,8 @@ def upper_bound(model: Any, batch_size: int) -> Size | None:
         "Model",
     ):
         return None
+    if model.run_eagerly:  # whatever is computed stays until Python lets go of it
+        return None
     outputs = 0
     operations = _operations(model)
     for operation in operations:

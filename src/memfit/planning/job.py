@@ -175,12 +175,14 @@ class Job:
             return Verdict(differs=f"{untried} ({error})")
 
     def _make_samples(self) -> Any:
-        return mapped(vary_whole_numbers, self.spec.batch(SAMPLES))
+        """Makes samples; text as tensors, because Keras takes no array of text."""
+        samples = mapped(vary_whole_numbers, self.spec.batch(SAMPLES))
+        return mapped(lambda leaf: tf.constant(leaf) if leaf.dtype == object else leaf, samples)
 
     def _choose_for_custom_step(self) -> tuple[tuple[Segments, ...], str | None]:
         try:
             spec = self.spec.tensor_specs(self.reference_batch)
-            choices = find_choices_of_step(self.model.train_step, spec, self.reference_batch)
+            choices = find_choices_of_step(self.model, spec, self.reference_batch)
         except Exception as error:  # whatever a user's step raises when it is traced by itself
             return (), f"its custom train_step could not be traced: {in_one_line(error)}"
         return choices, None if choices else "no activation of its custom train_step is worth recomputing"

@@ -12,7 +12,7 @@ from memfit.budgets.budget import budget
 from memfit.budgets.gpu_table import find_gpu
 from memfit.budgets.memory import Kind
 from memfit.budgets.peaks import take_one_region
-from memfit.compat import keras_layers
+from memfit.compat import keras_layers, keras_training
 from memfit.errors import InvalidInput
 from memfit.estimation.cache import is_on, remembered
 from memfit.estimation.estimate import Estimate, check_batch
@@ -119,10 +119,11 @@ def plan(
         shard_optimizer,
         exchange + beside,
     )
-    if shapes is None:
-        made = _plan_one(job, bounded=device is None)
-    else:
-        made = plan_for_shapes(job, shapes, partial(_plan_one, bounded=device is None), _estimate_stock)
+    with keras_training.knowing_if_eager(model):
+        if shapes is None:
+            made = _plan_one(job, bounded=device is None)
+        else:
+            made = plan_for_shapes(job, shapes, partial(_plan_one, bounded=device is None), _estimate_stock)
     stock, predicted = Size(made.stock + job.beside), Size(made.predicted + job.beside)
     source = f"{made.source}; and {beside} that are in use already" if beside else made.source
     return replace(made, memory=available, stock=stock, predicted=predicted, ranks=ranks, source=source)
@@ -180,7 +181,8 @@ def _bound(job: Job, samples: int) -> Size | None:
 def _key(job: Job) -> tuple[Any, ...] | None:
     """Everything that a plan depends on; None where that cannot be told, or nothing is kept."""
     # The search may build a model, and its plan is then for the built one.
-    name = fingerprint(job.model, spec_of(job.model, job.data)) if is_on() and job.model.built else None
+    named = is_on() and job.model.built
+    name = fingerprint(job.model, spec_of(job.model, job.data).without_texts()) if named else None
     if name is None:
         return None
     data = (held_bytes(job.data), *(lever.see_in_data(job) for lever in levers_for(job)))

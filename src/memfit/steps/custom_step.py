@@ -38,7 +38,7 @@ def watch_updates(model: keras.Model, begun: tf.Variable, segments: Segments | N
     def train_step(data: Any) -> Any:
         for optimizer in optimizers:
             object.__setattr__(optimizer, "apply", watched(optimizer))
-        rematerialised = nullcontext() if segments is None else rematerialised_tapes(segments)
+        rematerialised = nullcontext() if segments is None else rematerialised_tapes(model, segments)
         try:
             with rematerialised:
                 return model.train_step(data)

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from memfit.budgets.peaks import PeakMeter, device_name, take_one_region
-from memfit.compat import keras_data
+from memfit.compat import keras_data, keras_training
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
@@ -89,6 +89,7 @@ def fit(
     journal = Journal()
     planned, told = plan is not None, peers.rank == 0
     with (
+        keras_training.knowing_if_eager(model),
         peers.training(model, arguments, allowed) as (arguments, remarks),
         RecordedCall(model, arguments, memory, allowed, journal, planned_before=planned, told=told) as call,
     ):

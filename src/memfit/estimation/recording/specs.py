@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from memfit.data.looking import read_first
 from memfit.data.peeking import first_batch, is_generator
 from memfit.errors import CannotTell
 from memfit.estimation.recording.symbolic import EXAMPLE, inputs_of, outputs_of
@@ -19,6 +20,8 @@ _LONGEST = (
 
 # Enough to know the range of whole numbers, and read in no time.
 _SEEN_SAMPLES = 4096
+# Text is sent to the recorder's process, and may be long.
+_SEEN_TEXTS = 256
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Leaf:
         least: The least whole number that it may hold, for each place of the last axis, as far as an example tells.
         largest: The largest: how many rows of an embedding a batch reads, and an update so computes, depends on it.
             Columns of a table have embeddings of their own.
+        texts: Text of some samples, as far as an example has any: a lookup may know no other.
     """
 
     shape: tuple[int, ...]
@@ -37,6 +41,7 @@ class Leaf:
     has_samples: bool = True
     least: tuple[int, ...] = (0,)
     largest: tuple[int, ...] = (0,)
+    texts: tuple[str | bytes, ...] = ()
 
     def shape_at(self, size: int | None) -> tuple[int | None, ...]:
         """Returns its whole shape for that many samples."""
@@ -50,7 +55,7 @@ class Spec:
     structure: Any
 
     def batch(self, size: int) -> Batch:
-        """Returns a batch of that many samples: floats from 0 to 1, and whole numbers that are valid as indices."""
+        """Returns a batch of that many samples: floats from 0 to 1, whole numbers that are valid indices, text."""
         import numpy as np
 
         random = np.random.default_rng(0)
@@ -58,7 +63,7 @@ class Spec:
         def make(leaf: Leaf) -> Any:
             shape: Any = leaf.shape_at(size)
             if leaf.dtype == "string":
-                return np.full(shape, "")
+                return np.resize(np.array(leaf.texts or ("",), object), shape)
             if "float" in leaf.dtype:
                 import tensorflow as tf
 
@@ -72,6 +77,10 @@ class Spec:
         import tensorflow as tf
 
         return mapped(lambda leaf: tf.TensorSpec(leaf.shape_at(size), leaf.dtype), self.structure)
+
+    def without_texts(self) -> "Spec":
+        """Returns what of it names a recording: a pipeline that shuffles begins with other text every time."""
+        return Spec(mapped(lambda leaf: replace(leaf, texts=()), self.structure))
 
     @staticmethod
     def like(outputs: Any, size: int) -> Any:
@@ -201,6 +210,7 @@ def _from_example(model: Any, data: Any) -> Any:
         )
     element = getattr(data, "element_spec", None)
     of_arrays = element is None
+    texts = {} if of_arrays else _texts_of_pipeline(data, element)
     if element is None:
         element = data
         if isinstance(data, tuple) and len(data) <= 3:
@@ -219,8 +229,10 @@ def _from_example(model: Any, data: Any) -> Any:
     def leaf(part: Any) -> Leaf:
         dtype = _type_in_fit(part.dtype) if of_arrays else part.dtype
         shape = _filled(part.shape, wanted.get(id(part)))
+        made = _leaf("data", shape, dtype, _LONGEST)
         least, largest = _find_range(part)
-        return replace(_leaf("data", shape, dtype, _LONGEST), least=least, largest=largest)
+        seen = texts.get(id(part), part) if made.dtype == "string" else ()
+        return replace(made, least=least, largest=largest, texts=_flat_texts(seen))
 
     return mapped(leaf, element)
 
@@ -236,6 +248,27 @@ def _find_range(part: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return (0,), (0,)
     places = first.reshape(-1, first.shape[-1] if first.ndim > 1 else 1)
     return tuple(map(int, places.min(axis=0))), tuple(map(int, places.max(axis=0)))
+
+
+def _texts_of_pipeline(data: Any, element: Any) -> dict[int, Any]:
+    """Returns text of a first batch, by the identity of its specs; none where a look would be noticed."""
+    specs: list[Any] = []
+    mapped(specs.append, element)
+    if not any(getattr(spec, "dtype", None) == "string" for spec in specs):
+        return {}
+    parts: list[Any] = []
+    mapped(parts.append, read_first(data))
+    return dict(zip(map(id, specs), parts, strict=True)) if parts else {}
+
+
+def _flat_texts(part: Any) -> tuple[str | bytes, ...]:
+    """Returns the text of the first samples, those of one behind those of the other."""
+    import numpy as np
+
+    if not hasattr(part, "__array__") or len(part.shape) == 0:
+        return ()
+    first = np.asarray(part[:_SEEN_TEXTS]).ravel()
+    return tuple(text for text in first.tolist() if isinstance(text, str | bytes))
 
 
 def _type_in_fit(dtype: Any) -> str:

@@ -226,8 +226,8 @@ def _take(leaf: Any, rows: Sequence[int]) -> Any:
         rest = leaf.dense_shape.numpy()[1:]
         one_each = [tf.sparse.slice(leaf, [row, *[0] * len(rest)], [1, *rest]) for row in rows]
         return tf.sparse.concat(0, one_each)
-    if isinstance(leaf, tf.RaggedTensor):
-        return tf.gather(leaf, rows)
+    if isinstance(leaf, tf.RaggedTensor) or getattr(leaf, "dtype", None) == tf.string:
+        return tf.gather(leaf, rows)  # text is on the host, and Keras takes no array of it
     if isinstance(leaf, tf.Tensor):  # on the host: the device may be out of memory
         leaf = leaf.numpy()
     # Not every layout of SciPy's sparse matrices can be indexed, and a table of pandas is by its columns.

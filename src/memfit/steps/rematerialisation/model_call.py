@@ -7,9 +7,11 @@ from typing import Any
 import tensorflow as tf
 
 from memfit.budgets.peaks import device_name
+from memfit.compat.keras_globals import names_from_the_first
 from memfit.compat.keras_layers import added_losses, copy_mask, logits_of, set_added_loss, set_logits
 from memfit.compat.tf_graphs import Op, Tensor, compiles_with_xla, gradients
 from memfit.steps.rematerialisation.backward_order import list_gradient_ops
+from memfit.steps.rematerialisation.call_names import steady_names
 from memfit.steps.rematerialisation.rewrite.backward import check_names, recompute_in_backward_pass
 from memfit.steps.rematerialisation.rewrite.concats import split_concats
 from memfit.steps.rematerialisation.rewrite.split_convolutions import split_convolutions
@@ -90,7 +92,7 @@ def differentiate(
     """
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
-    with tf.name_scope("rematerialised") as scope:
+    with tf.name_scope("rematerialised") as scope, names_from_the_first():
         loss, rest = compute()
     forward = graph.get_operations()[before:]
     check_names(forward, scope, segments)
@@ -121,7 +123,7 @@ def _call_forward(model: Any, segments: Segments, x: Any) -> tuple[list[Tensor],
     """Calls the model, and returns its outputs and losses, their structure, and the function for gradients."""
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
-    with tf.name_scope("rematerialised") as scope:
+    with tf.name_scope("rematerialised") as scope, steady_names(model):
         y = model(x, training=True)
     losses = added_losses(model)
     outputs = [tensor for output in tf.nest.flatten(y) for tensor in _list_passed(output)]

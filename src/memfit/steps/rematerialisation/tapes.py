@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from memfit.compat.tf_graphs import Graph, Op, compiles_with_xla
 from memfit.sizes import Size
+from memfit.steps.rematerialisation.call_names import steady_names
 from memfit.steps.rematerialisation.choosing.find import find_in
 from memfit.steps.rematerialisation.choosing.model_trace import read_traces
 from memfit.steps.rematerialisation.model_call import build_gradients
@@ -24,8 +25,8 @@ Differentiate = Callable[[Sequence[Op], Any, Sequence[Any]], list[Any]]
 
 
 @contextmanager
-def rematerialised_tapes(segments: Segments) -> Iterator[None]:
-    """Lets the tapes of a step that is traced meanwhile keep no more than segments say.
+def rematerialised_tapes(model: Any, segments: Segments) -> Iterator[None]:
+    """Lets the tapes of a model's step that is traced meanwhile keep no more than segments say.
 
     Raises:
         InvalidInput: If the segments were chosen for another step.
@@ -42,18 +43,17 @@ def rematerialised_tapes(segments: Segments) -> Iterator[None]:
             one = tf.ones_like(target)
             return build_gradients(forward, "", own, [(target, one)], [], weights, [target])
 
-    with _replaced_tapes(differentiate):
+    with _replaced_tapes(differentiate), steady_names(model):
         yield
     check_known(known, segments)
 
 
-def find_choices_of_step(step: Callable[[Any], Any], spec: Any, batch_size: int) -> tuple[Segments, ...]:
-    """Lists the choices for a training step, from the fastest to the one with the least memory.
+def find_choices_of_step(model: Any, spec: Any, batch_size: int) -> tuple[Segments, ...]:
+    """Lists the choices for a model's own `train_step`, from the fastest to the one with the least memory.
 
     Each of its gradients has choices of its own; the step's are those in which all stay below a number of bytes.
 
     Args:
-        step: Takes a batch, as a model's `train_step`.
         spec: Tensor specs of the batch.
         batch_size: The batch the figures are for.
     """
@@ -66,8 +66,8 @@ def find_choices_of_step(step: Callable[[Any], Any], spec: Any, batch_size: int)
 
     def trace(data: Any) -> None:
         by_tape.clear()  # a step that makes variables is traced twice
-        with _replaced_tapes(differentiate):
-            step(data)
+        with _replaced_tapes(differentiate), steady_names(model):
+            model.train_step(data)
 
     tf.function(trace, autograph=False).get_concrete_function(spec)
     return _combine(by_tape)

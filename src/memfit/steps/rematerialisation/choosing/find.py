@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from memfit.compat.keras_globals import names_from_the_first
 from memfit.sizes import Size
 from memfit.steps.rematerialisation.choosing.alive import Choice, Ledger
 from memfit.steps.rematerialisation.choosing.model_trace import ModelTrace, trace_call, trace_model
@@ -57,9 +58,12 @@ def find_choices_of_loss(
         batch_size: The batch the figures are for.
         compiled: Whether XLA compiles the step.
     """
-    traces = trace_call(
-        lambda *tensors: [compute(*tensors)], lambda: weights, specs, batch_size, compiled=compiled
-    )
+
+    def call(*tensors: Any) -> list[Any]:
+        with names_from_the_first():
+            return [compute(*tensors)]
+
+    traces = trace_call(call, lambda: weights, specs, batch_size, compiled=compiled)
     return find_in(traces, batch_size)
 
 

@@ -10,6 +10,7 @@ from memfit.compat.keras_layers import added_losses, forget_losses
 from memfit.compat.tf_graphs import Op, gradients
 from memfit.errors import InvalidInput
 from memfit.steps.rematerialisation.backward_order import list_gradient_ops, order_backward_ops
+from memfit.steps.rematerialisation.call_names import steady_names
 from memfit.steps.rematerialisation.rewrite.backward import split_sums
 from memfit.steps.rematerialisation.rewrite.concats import split_concats
 from memfit.steps.rematerialisation.rewrite.volumes import split_volumes
@@ -44,7 +45,8 @@ def trace_model(model: Any, batch_size: int, specs: Any = None, *, compiled: boo
     specs = find_input_specs(model, batch_size) if specs is None else specs
 
     def call(x: Any) -> list[Any]:
-        outputs = model(x, training=True)
+        with steady_names(model):
+            outputs = model(x, training=True)
         return [*tf.nest.flatten(outputs), *(loss for _, _, loss in added_losses(model))]
 
     traces = trace_call(
