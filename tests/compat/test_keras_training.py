@@ -192,7 +192,7 @@ def test_added_losses_are_replaced_for_a_time():
     model.compile("sgd", "mse")
     x = tf.ones([1, 2])
     y = model(x, training=True)
-    with keras_training.replaced_additional_loss(model, lambda loss: 10.0 * loss):
+    with keras_training.replaced_additional_loss(model, lambda loss, total: 10.0 * total):
         assert float(model.compute_loss(x, y, y)) == pytest.approx(20.0)
     assert float(model.compute_loss(x, y, y)) == pytest.approx(2.0)
 

@@ -37,7 +37,7 @@ def test_the_exception_itself_tells_layer_tensor_and_phase(told: dict[str, Any])
     assert (told["ran_out"], told["device"]) == ("device", "arena")
     assert told["asked"]["layer"].startswith("conv_")
     assert told["asked"]["phase"] == "forward"
-    assert told["asked"]["shape"] == (32, 64, 64, 32)
+    assert told["asked"]["shape"] == [32, 64, 64, 32]
     assert told["requested"] == 16 * 2**20
     assert told["limit"] == 75 * 2**20, "the process knows its arena, though the text does not name it"
 

@@ -92,7 +92,7 @@ def _fitted_near(memory: int) -> tuple[list[float], Any]:
 
 
 def test_what_a_refusal_advises_is_accepted() -> None:
-    memory = Size("20MiB")
+    memory = Size("22MiB")  # exact needs 24, near 18 to 20: a recording differs from the next
     with pytest.raises(DoesNotFit) as caught:
         memfit.plan(_model(), BATCH, memory=memory, allow="exact")
     error = caught.value

@@ -9,6 +9,7 @@ import pytest
 from keras import layers, ops
 
 import memfit
+from memfit.steps.micro_batches.additivity import find_loss_difference
 from prepared import run_forked
 from training.parity import assert_same_training, levers
 
@@ -276,6 +277,26 @@ def test_added_losses_and_regularisers_count_once() -> None:
         return model
 
     assert_same_training(make, data, micro_batch=5)
+
+
+class PenaltyOfEach(layers.Layer):
+    def call(self, x: Any) -> Any:
+        self.add_loss(
+            0.01 * ops.sum(ops.square(x), axis=-1)
+        )  # a number for every sample, which Keras adds up
+        return x
+
+
+def test_an_added_loss_of_every_sample_is_a_sum() -> None:
+    def make() -> keras.Model:
+        model = keras.Sequential(
+            [keras.Input((6,)), layers.Dense(8), PenaltyOfEach(), layers.Dense(3, activation="softmax")]
+        )
+        model.compile(keras.optimizers.SGD(0.2), "sparse_categorical_crossentropy")
+        return model
+
+    assert_same_training(make, data, micro_batch=5)
+    assert find_loss_difference(make(), (X[:16], Y[:16])) is None
 
 
 class OwnLoss(keras.Model):

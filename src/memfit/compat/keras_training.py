@@ -163,10 +163,10 @@ def replaced_losses(
 
 
 @contextmanager
-def replaced_additional_loss(model: Any, aggregate: Callable[[Any], Any]) -> Iterator[None]:
-    """Lets `compute_loss` add `aggregate(loss)` for every loss of `add_loss` and of the regularisers."""
+def replaced_additional_loss(model: Any, aggregate: Callable[[Any, Any], Any]) -> Iterator[None]:
+    """Lets `compute_loss` add `aggregate(loss, total)` for every loss of `add_loss` and of the regularisers."""
     original = model._aggregate_additional_loss
-    object.__setattr__(model, "_aggregate_additional_loss", lambda loss: aggregate(original(loss)))
+    object.__setattr__(model, "_aggregate_additional_loss", lambda loss: aggregate(loss, original(loss)))
     try:
         yield
     finally:

@@ -29,5 +29,3 @@ ROUNDED = 0.1
 # How much more a second recording of the same step may show: threads run its ops in another order, and gaps fall
 # elsewhere. What a refusal advises has to be accepted when it is tried.
 REPEATED = 1.05
-# Of what is free, the part that a tighter step is chosen for: the allocator rounds, and fragments are lost.
-OF_FREE = 0.9

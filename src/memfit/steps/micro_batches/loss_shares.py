@@ -7,7 +7,7 @@ its gradient.
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import keras
@@ -129,7 +129,8 @@ def losses_of_part(model: keras.Model, part: Part, y_pred: Any, *, training: boo
 
     A loss added in layers, one from an overridden `compute_loss` and one that is a single number already are
     taken for means over the samples (the activity regularisers of Keras 3.15 are); a regulariser of weights, which
-    does not depend on the samples, comes out right by the same rule.
+    does not depend on the samples, comes out right by the same rule. An added loss with a row for every sample is
+    a sum over them: Keras adds it up.
 
     Returns:
         What to differentiate; the share of the loss that Keras shows; the shares of the outputs' losses.
@@ -148,7 +149,7 @@ def losses_of_part(model: keras.Model, part: Part, y_pred: Any, *, training: boo
         shares = [LossShare(a, part.fraction, b) for a, b in zip(losses, divisors, strict=True)]
         with (
             keras_training.replaced_losses(model, shares, notes),
-            keras_training.replaced_additional_loss(model, lambda loss: loss * part.fraction),
+            keras_training.replaced_additional_loss(model, partial(_share_of_added, part)),
         ):
             loss = keras_training.compute_loss(*arguments, training=training)
         each = [note.value for note in notes]
@@ -159,6 +160,13 @@ def losses_of_part(model: keras.Model, part: Part, y_pred: Any, *, training: boo
         tf.cast(shown, tf.float64),
         tf.stack(each) if each else tf.zeros([0], tf.float64),
     )
+
+
+def _share_of_added(part: Part, loss: Any, total: Any) -> Any:
+    """Returns a micro-batch's share of an added loss, of which Keras shows the total."""
+    samples = keras.tree.flatten(part.x)[0].shape[0]
+    has_rows = loss.shape.rank != 0 and loss.shape[0] == samples
+    return total if has_rows else total * part.fraction
 
 
 def count_divisors(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> list[DivisorShare]:

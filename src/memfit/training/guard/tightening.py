@@ -5,7 +5,6 @@ from typing import Any
 import keras
 
 from memfit.data.peeking import FirstBatch
-from memfit.estimation.margins import OF_FREE
 from memfit.planning.fidelity import NOT_EXACT, Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers import LEVERS, levers_for
@@ -48,7 +47,7 @@ class Tightening:
         """
         job, samples = self._look_at(data)
         known = need is not None and free is not None and free < need
-        share = OF_FREE * free / need if known else _BLINDLY**2**before  # type: ignore[operator]
+        share = free / need if known else _BLINDLY**2**before  # type: ignore[operator]
         for fidelity, lever in sorted(
             ((self._fidelity(lever, job), lever) for lever in levers_for(job)), key=lambda pair: pair[0]
         ):
