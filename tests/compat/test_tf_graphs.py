@@ -37,7 +37,6 @@ def test_graphs_of_deleted_functions_are_let_go():
     assert graph() is None
 
 
-@canary("tf_graphs.forget_gradients_of_dead_graphs", "FuncGraph._functions", of="tensorflow")
 def test_graphs_with_loops_are_let_go():
     @tf.custom_gradient
     def double(x):

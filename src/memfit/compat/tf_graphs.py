@@ -5,7 +5,7 @@ Checked with TensorFlow 2.19.0 and 2.21.0.
 
 import gc
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Any, TypeAlias
 
@@ -33,10 +33,7 @@ def forget_gradients_of_dead_graphs() -> None:
 
 
 def _list_gradients_of_dead_graphs(registry: dict[str, Any]) -> list[str]:
-    functions = [thing for thing in gc.get_objects() if _is_function(thing)]
-    # A graph keeps the bodies of its loops in a table: that alone does not say that anything runs them.
-    kept = {id(one) for function in functions for one in _functions_in(function.graph.outer_graph)}
-    in_use = {id(function.graph) for function in functions if id(function) not in kept}
+    in_use = {id(function.graph) for function in gc.get_objects() if _is_function(function)}
     dead = []
     for name in [name for name in registry if name.startswith("CustomGradient-")]:
         graphs = [graph for graph in _graphs(registry[name]["type"]) if hasattr(graph, "outer_graph")]
@@ -248,11 +245,12 @@ def _graphs(function: Any, depth: int = 3) -> Iterator[Any]:
                 yield from _graphs(thing, depth - 1)
 
 
-def _functions_in(graph: Graph) -> Collection[Any]:
-    """The functions that a graph's ops call."""
-    return getattr(graph, "_functions", {}).values()
+def _is_function(thing: Any) -> bool:
+    """Whether something is a function that runs by itself.
 
-
-def _is_function(thing: object) -> bool:
-    traced = is_concrete_function(thing) or type(thing).__name__ == "AtomicFunction"
-    return traced and hasattr(thing, "graph")
+    A graph also keeps the bodies of its loops: that does not say that anything runs the graph.
+    """
+    if is_concrete_function(thing):
+        return hasattr(thing, "graph")
+    is_top = type(thing).__name__ == "AtomicFunction" and hasattr(thing, "graph")
+    return is_top and not hasattr(thing.graph.outer_graph, "outer_graph")
