@@ -114,6 +114,16 @@ def test_a_loss_over_pairs_is_planned_without_micro_batches_where_exact_is_asked
     assert "in parts" in near.why
 
 
+def test_an_added_sum_over_the_samples_cannot_be_cut_and_says_what_would_do() -> None:
+    model = model_with("binary_crossentropy", Adds(ops.sum))
+    reason = Job(model, 12, memfit.Size(0), Fidelity.NEAR, data=(X, Y)).why_not_micro_batches
+    assert reason is not None
+    assert "is a sum over the samples" in reason
+    of_each = model_with("binary_crossentropy", Adds(lambda x: ops.sum(x, axis=-1)))
+    job = Job(of_each, 12, memfit.Size(0), Fidelity.NEAR, data=(X, Y))
+    assert (job.why_not_micro_batches, job.losses_differ) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("one", "two", "same"),
     [

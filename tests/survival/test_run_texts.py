@@ -105,7 +105,7 @@ def test_a_near_plan_is_announced_as_not_exact(tmp_path: Path) -> None:
         "memfit: fit(): wide, batch 4096, 2 epochs, in SIZE\n"
         "memfit: stock Keras: peak SIZE (predicted); does not fit\n"
         "memfit: plan: near, peak SIZE, N.NNx stock's time (predicted); took TIME\n"
-        "memfit:   micro-batches: N of N (near, -SIZE)\n"
+        "memfit:   micro-batches: N of N samples (near, -SIZE)\n"
         "memfit: NOT EXACT: batch statistics over fewer samples in batch_normalization. "
         "To refuse that: --allow exact\n"
         "memfit: wide, batch 4096: finished\n"

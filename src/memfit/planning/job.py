@@ -96,7 +96,8 @@ class Job:
     @property
     def why_not_micro_batches(self) -> str | None:
         """Says why a batch cannot be cut into micro-batches, or None where it can."""
-        return why_not_micro_batches(self.model)
+        reason = why_not_micro_batches(self.model)
+        return self._verdict.adds_up if reason is None and has_to_be_checked(self.model) else reason
 
     @property
     def is_guarded(self) -> bool:

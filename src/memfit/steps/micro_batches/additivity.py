@@ -44,7 +44,8 @@ def find_loss_difference(model: keras.Model, data: Any) -> str | None:
     """
     if not has_to_be_checked(model):
         return None
-    return try_in_parts(model, data).differs
+    verdict = try_in_parts(model, data)
+    return verdict.adds_up or verdict.differs
 
 
 def first_samples(data: Any) -> Any:

@@ -27,6 +27,7 @@ from memfit.steps.micro_batches.sketches import COLUMNS, sketch
 from memfit.steps.micro_batches.trial import (
     FEWER,
     SAMPLES,
+    Difference,
     Outcome,
     find_difference,
     half_of_digits,
@@ -34,6 +35,11 @@ from memfit.steps.micro_batches.trial import (
     put_back,
 )
 from memfit.steps.micro_batches.varying import choose_rows, mix_labels, tell_apart, vary_samples
+
+_ADDS_UP = (
+    "what its layers or `compute_loss` add to the loss is a sum over the samples, of which micro-batches would "
+    "make a mean; add one number for each sample instead, and they are exact"
+)
 
 
 @dataclass(frozen=True)
@@ -43,10 +49,12 @@ class Verdict:
     Attributes:
         draws: Why micro-batches draw other random numbers than the whole batch, or None.
         differs: What else they compute otherwise, or None.
+        adds_up: Why they would change the size of the gradients, or None: a loss is a sum over the samples.
     """
 
     draws: str | None = None
     differs: str | None = None
+    adds_up: str | None = None
 
 
 def has_code_of_its_own(model: keras.Model) -> bool:
@@ -117,14 +125,20 @@ def _try(model: keras.Model, samples: Any) -> Verdict:
     dataset = keras_data.array_dataset(x, y, sample_weight, count, shuffle=False, class_weight=None)
     few = next(iter(dataset))
     keras_training.build(model, *keras.utils.unpack_x_y_sample_weight(few), losses_alone=True)
-    step = _Step(model)
-    with _without_xla(model):
-        difference = find_difference(
+
+    def find(step: _Step) -> Difference | None:
+        return find_difference(
             lambda batch: (step.compute(batch, count), step.compute(batch, part_size(count))),
             list(_vary(few)),
             [weight.value for weight in model.trainable_variables],
             max(half_of_digits(layer.compute_dtype) for layer in all_layers(model)),
         )
+
+    step = _Step(model)
+    with _without_xla(model):
+        difference = find(step)
+        if difference is not None and not difference.in_outputs and find(_Step(model, added_up=True)) is None:
+            return Verdict(adds_up=_ADDS_UP)
     draws = None
     if step.draws and model.jit_compile:
         draws = "other random numbers: XLA draws them in its own order"
@@ -144,8 +158,8 @@ class _Step:
     samples from other dimensions, and draws their random numbers.
     """
 
-    def __init__(self, model: keras.Model) -> None:
-        self._model, self.draws, self.traced = model, False, True
+    def __init__(self, model: keras.Model, *, added_up: bool = False) -> None:
+        self._model, self._added_up, self.draws, self.traced = model, added_up, False, True
         self._function = tf.function(self._compute, autograph=False)
 
     def compute(self, batch: Any, size: int) -> Outcome:
@@ -180,7 +194,9 @@ class _Step:
                 keras.StatelessScope([(w, w.value) for w in regularised], collect_losses=True),
             ):
                 y_pred = keras_layers.forward(model, part.x, training=True)
-                objective, shown, _ = losses_of_part(model, part, y_pred, training=True)
+                objective, shown, _ = losses_of_part(
+                    model, part, y_pred, training=True, added_up=self._added_up
+                )
             gradients = tape.gradient(objective, [weight.value for weight in weights])
             return (shown, _sum_outputs(y_pred), sketch(gradients, weights)), []
 

@@ -124,7 +124,9 @@ class _Note:
         self.value = value
 
 
-def losses_of_part(model: keras.Model, part: Part, y_pred: Any, *, training: bool) -> tuple[Any, Any, Any]:
+def losses_of_part(
+    model: keras.Model, part: Part, y_pred: Any, *, training: bool, added_up: bool = False
+) -> tuple[Any, Any, Any]:
     """Returns a micro-batch's share of the batch's loss.
 
     A loss added in layers, one from an overridden `compute_loss` and one that is a single number already are
@@ -132,24 +134,28 @@ def losses_of_part(model: keras.Model, part: Part, y_pred: Any, *, training: boo
     does not depend on the samples, comes out right by the same rule. An added loss with a row for every sample is
     a sum over them: Keras adds it up.
 
+    Args:
+        added_up: Whether all of these are sums over the samples instead; only a trial finds out.
+
     Returns:
         What to differentiate; the share of the loss that Keras shows; the shares of the outputs' losses.
     """
     losses = keras_training.losses(model)
     notes = [_Note() for _ in keras_training.loss_metrics(model)]
+    fraction: Any = 1.0 if added_up else part.fraction
     arguments = (model, part.x, part.y, y_pred, part.sample_weight)
     if type(model).compute_loss is not keras.Model.compute_loss:
         with keras_training.replaced_losses(model, losses, notes):
             loss = keras_training.compute_loss(*arguments, training=training)
         if loss.shape.rank == 0:
-            loss = loss * part.fraction
+            loss = loss * fraction
         each = [note.value * part.fraction for note in notes]
     else:
         divisors = [None] * len(losses) if part.divisors is None else tf.unstack(part.divisors, len(losses))
         shares = [LossShare(a, part.fraction, b) for a, b in zip(losses, divisors, strict=True)]
         with (
             keras_training.replaced_losses(model, shares, notes),
-            keras_training.replaced_additional_loss(model, partial(_share_of_added, part)),
+            keras_training.replaced_additional_loss(model, partial(_share_of_added, part, fraction)),
         ):
             loss = keras_training.compute_loss(*arguments, training=training)
         each = [note.value for note in notes]
@@ -162,11 +168,11 @@ def losses_of_part(model: keras.Model, part: Part, y_pred: Any, *, training: boo
     )
 
 
-def _share_of_added(part: Part, loss: Any, total: Any) -> Any:
+def _share_of_added(part: Part, fraction: Any, loss: Any, total: Any) -> Any:
     """Returns a micro-batch's share of an added loss, of which Keras shows the total."""
     samples = keras.tree.flatten(part.x)[0].shape[0]
     has_rows = loss.shape.rank != 0 and loss.shape[0] == samples
-    return total if has_rows else total * part.fraction
+    return total if has_rows else total * fraction
 
 
 def count_divisors(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> list[DivisorShare]:

@@ -51,7 +51,8 @@ class Tightening:
         for fidelity, lever in sorted(
             ((self._fidelity(lever, job), lever) for lever in levers_for(job)), key=lambda pair: pair[0]
         ):
-            if fidelity > self._allow or lever.why_not(job) is not None:
+            planned = lever.name in self._planned
+            if fidelity > self._allow or (not planned and lever.why_not(job) is not None):
                 continue
             tighter = lever.tighten(job, recipe, samples, share)
             if tighter is not None:
