@@ -51,6 +51,7 @@ def test_a_plan_that_needed_much_less_is_said_to_have_cost_nothing_but_that():
     )
     assert judge(replace(PLAN, recipe=Recipe()), 45 * MIB) is None
     assert judge(PLAN, 45 * MIB, ran_out=True) is None, "the steps were other ones than planned"
+    assert judge(PLAN, 110 * MIB, ran_out=True) is None, "the step that ran out took all there was"
 
 
 def _train(memory: int, batch: int, micro_batch: int | None) -> list[str]:

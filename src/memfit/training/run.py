@@ -65,9 +65,9 @@ def judge(plan: Plan, measured: int, *, ran_out: bool = False) -> str | None:
 
     Args:
         measured: The peak on the device, in bytes.
-        ran_out: Whether memory ran out: from then on the steps were not those of the plan.
+        ran_out: Whether memory ran out. That step took all there was, and later ones are not those of the plan.
     """
-    if not (plan.predicted and measured):
+    if ran_out or not (plan.predicted and measured):
         return None
     if measured > plan.memory:
         known = "at most" if plan.is_bound else "predicted"
@@ -75,7 +75,7 @@ def judge(plan: Plan, measured: int, *, ran_out: bool = False) -> str | None:
             f"The peak was {Size(measured)}, {Size(measured - plan.memory)} over the {plan.memory} it was planned "
             f"for ({plan.predicted} {known}). A smaller batch takes less."
         )
-    if plan.is_bound or plan.recipe.is_stock or ran_out or measured > _MUCH_LESS * plan.predicted:
+    if plan.is_bound or plan.recipe.is_stock or measured > _MUCH_LESS * plan.predicted:
         return None
     return (
         f"Less memory was needed than planned: the peak was {Size(measured)}, {plan.predicted} predicted. "
