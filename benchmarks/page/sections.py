@@ -169,9 +169,8 @@ SECTIONS = (
         ("slim",),
         ("network", "variant", *_PEAKS, "spread of 3 runs"),
         rows.list_variants,
-        note="Measured is the median of three fresh processes that load the variant; spread is the largest of them "
-        "over the smallest. Other work ran beside it. ResNet50, ViT and U-Net are to be measured again: their rows "
-        "are of the recorder that copied optimizer updates (until 18 November 2026).",
+        note="Measured is the median of three fresh processes that build the variant; spread is the largest of them "
+        "over the smallest. Other work ran beside ViT and the original BiLSTM.",
     ),
     Section("Leaks: 20 loops that leak, 20 that do not", "bench-leaks", ("leaks",), _TABLE, rows.list_leaks),
     Section(
