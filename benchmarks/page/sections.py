@@ -171,7 +171,7 @@ SECTIONS = (
         rows.list_variants,
         note="Measured is the median of three fresh processes that build the variant; spread is the largest of them "
         "over the smallest. Other work ran beside ViT and the original BiLSTM. EfficientNetV2B0 and ResNet50 are "
-        "older: their variants were loaded from files with their weights, which leaves other gaps in an arena.",
+        "older: their variants were loaded from files with their weights, which leaves other gaps.",
     ),
     Section("Leaks: 20 loops that leak, 20 that do not", "bench-leaks", ("leaks",), _TABLE, rows.list_leaks),
     Section(
