@@ -169,7 +169,7 @@ SECTIONS = (
         ("slim",),
         ("network", "variant", *_PEAKS, "spread of 3 runs"),
         rows.list_variants,
-        note="Measured is the median of three fresh processes that build the variant; spread is the largest of them "
+        note="Measured is the median of three processes that build the variant; spread is the largest of them "
         "over the smallest. Other work ran beside ViT and the original BiLSTM. EfficientNetV2B0 and ResNet50 are "
         "older: their variants were loaded from files with their weights, which leaves other gaps.",
     ),
