@@ -170,7 +170,7 @@ def losses_of_part(
 
 def _share_of_added(part: Part, fraction: Any, loss: Any, total: Any) -> Any:
     """Returns a micro-batch's share of an added loss, of which Keras shows the total."""
-    samples = keras.tree.flatten(part.x)[0].shape[0]
+    samples = next(leaf for leaf in keras.tree.flatten(part.x) if leaf is not None).shape[0]
     has_rows = loss.shape.rank != 0 and loss.shape[0] == samples
     return total if has_rows else total * fraction
 
