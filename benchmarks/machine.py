@@ -9,9 +9,11 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -51,11 +53,32 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "tensorflow": version("tensorflow-cpu"),
         "keras": version("keras"),
+        "commit": commit(),
     }
 
 
+@cache
+def commit() -> str:
+    """Returns the commit that is measured; with a plus sign where the source has changed since."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    name = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "../src"], check=False).returncode
+    return name.stdout.strip() + "+" * bool(changed) if name.returncode == 0 else "unknown"
+
+
+def rows_of(figures: Any) -> list[dict[str, Any]]:
+    """Returns the rows of a table; none where the figures are not a table."""
+    rows = figures.get("rows", ()) if isinstance(figures, dict) else figures
+    return [row for row in rows if isinstance(row, dict)]
+
+
 def write(name: str, figures: Any) -> Path:
-    """Writes figures to `benchmarks/results/NAME.json` and returns the file."""
+    """Writes figures to `benchmarks/results/NAME.json` and returns the file.
+
+    Some tables go on where they stopped, with another version of the code: every row keeps its commit.
+    """
+    for row in rows_of(figures):
+        row.setdefault("commit", commit())
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / f"{name}.json"
     file.write_text(json.dumps({"machine": machine(), "figures": figures}, indent=2) + "\n")

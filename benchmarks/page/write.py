@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ versions. Do not edit it by hand: `make check` fails if it is not current.
 **Nothing here was measured on a GPU.** Memory is measured in an arena: TensorFlow's own allocator on a CPU, with a
 limit. All times are ratios of one run on one machine of 2 cores. "Stock" is Keras without memfit, in the same run.
 """
+# The commit of figures that do not tell it.
+_OLDER = "older"
 _OLD = (
     "\nMeasured before the code was reorganised in November 2026 (commit cfb66d5), and not repeated since.\n"
 )
@@ -28,9 +31,7 @@ def _render(section: Section) -> str:
     results = [json.loads((RESULTS / f"{name}.json").read_text()) for name in section.results]
     rows = section.rows(*(result["figures"] for result in results))
     where = ", ".join(f"`{name}.json`" for name in section.results)
-    parts = [
-        f"\n## {section.title}\n\n`make {section.target}`; {where}; {_describe(results[0]['machine'])}.\n"
-    ]
+    parts = [f"\n## {section.title}\n\n`make {section.target}`; {where}; {_describe(results[0])}.\n"]
     if section.older:
         parts.append(_OLD)
     parts.append(f"\n| {' | '.join(section.columns)} |\n|{'---|' * len(section.columns)}\n")
@@ -40,9 +41,24 @@ def _render(section: Section) -> str:
     return "".join(parts)
 
 
-def _describe(machine: dict[str, Any]) -> str:
+def _describe(result: dict[str, Any]) -> str:
+    machine, figures = result["machine"], result["figures"]
     cores = machine.get("cores", machine.get("cpus"))
-    return f"{cores} cores, TensorFlow {machine['tensorflow']}, Keras {machine['keras']}"
+    rows = figures.get("rows", ()) if isinstance(figures, dict) else figures
+    commits = [row["commit"] for row in rows if isinstance(row, dict) and "commit" in row]
+    counts = Counter(commits or [machine.get("commit", _OLDER)])
+    return (
+        f"{cores} cores, TensorFlow {machine['tensorflow']}, Keras {machine['keras']}{_tell_commits(counts)}"
+    )
+
+
+def _tell_commits(counts: Counter[str]) -> str:
+    """Says which code was measured; nothing where the results do not know."""
+    if set(counts) == {_OLDER}:
+        return ""
+    if len(counts) == 1:
+        return f", commit {next(iter(counts))}"
+    return ", commits " + ", ".join(f"{name} ({count} rows)" for name, count in counts.most_common())
 
 
 def main() -> int:
