@@ -62,6 +62,12 @@ def test_tensorflow_that_is_not_imported_is_not_initialised_and_stays_so():
     assert done.stdout.split() == ["False", "False"]
 
 
+@canary("tf_runtime.place_in_time", "ResourceVariable._unique_id", of="tensorflow")
+def test_variables_tell_the_order_in_which_they_were_made():
+    first, second = tf.Variable(1.0, name="b_9"), tf.Variable(1.0, name="a")
+    assert tf_runtime.place_in_time(first) < tf_runtime.place_in_time(second)
+
+
 @canary("tf_runtime.ARENA_ALLOCATOR", "the allocator's name", of="tensorflow")
 def test_the_arenas_allocator_has_its_name(arena):
     assert f"by allocator {tf_runtime.ARENA_ALLOCATOR}" in arena["oom"]

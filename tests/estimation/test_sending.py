@@ -10,7 +10,7 @@ import tensorflow as tf
 from memfit import isolated
 from memfit.compat.keras_layers import all_layers
 from memfit.errors import CannotTell
-from memfit.estimation.recording.sending import packed, unpacked
+from memfit.estimation.recording.sending import made_in_order, packed, unpacked
 
 WORDS = ["a good film", "a bad film"]
 
@@ -68,6 +68,16 @@ def test_layers_made_by_a_build_have_the_same_names_in_the_other_process() -> No
     model = _Attention()
     there = isolated(_receive, packed(model))
     assert there == _name_dropouts(model)
+
+
+def test_the_order_in_which_variables_were_made_is_sent() -> None:
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.layers.Dropout(0.1)(keras.layers.Dense(1)(inputs)))
+    assert [v.name for v in model.variables] == ["kernel", "bias", "seed_generator_state"]
+    received, _ = unpacked(packed(model))
+    received.add_weight(name="here")
+    names = [v.name for v in made_in_order(received.variables)]
+    assert names == ["seed_generator_state", "kernel", "bias", "here"]
 
 
 class _Settings(dict[str, int]):

@@ -45,6 +45,11 @@ def refuses_to_run_one_by_one(error: Exception) -> bool:
     return "Single-threaded executor" in str(error)
 
 
+def place_in_time(variable: Any) -> int:
+    """Returns a number that is larger the later a variable of TensorFlow was made."""
+    return int(variable._unique_id.rpartition("_")[2])
+
+
 def compile_options(function: Any) -> dict[str, Any]:
     """Returns the options that a `tf.function` was made with and that its steps depend on."""
     return {"jit_compile": function._jit_compile, "reduce_retracing": function._reduce_retracing}

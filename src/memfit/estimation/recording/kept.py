@@ -7,6 +7,7 @@ import numpy as np
 
 from memfit.estimation.optimizers import optimizers_of
 from memfit.estimation.recording.recording import Variable
+from memfit.estimation.recording.sending import made_in_order
 from memfit.estimation.recording.step import Model, Step, Tensor, Traced
 from memfit.estimation.recording.trace import Event
 
@@ -51,7 +52,7 @@ def kept_variables(
         setup: What was allocated before its first run.
         own: Whether the step is the model's own, so that what it keeps besides are weights.
     """
-    kept = [Variable(v.path, "weights", size_of(v), is_random(v)) for v in model.variables]
+    kept = [Variable(v.path, "weights", size_of(v), is_random(v)) for v in made_in_order(model.variables)]
     for optimizer in optimizers:
         kept += [
             Variable(v.path, "optimizer state", size_of(v), False, setup.event_of(v.value))

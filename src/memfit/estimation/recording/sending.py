@@ -9,7 +9,7 @@ import io
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -18,7 +18,7 @@ import cloudpickle
 
 from memfit.compat.keras_globals import name_counters
 from memfit.compat.keras_layers import is_keras_object, is_tracked_container
-from memfit.compat.tf_runtime import TRACKING_ATTRIBUTES, compile_options, contents_of
+from memfit.compat.tf_runtime import TRACKING_ATTRIBUTES, compile_options, contents_of, place_in_time
 from memfit.errors import CannotTell
 
 # What Keras makes of a model's steps, and makes anew in the other process.
@@ -27,6 +27,8 @@ _REMADE = ("train_function", "test_function", "predict_function")
 _FRAMES, _STACK_BYTES = 200_000, 512 * 2**20
 # What only a weak reference of the sender held may have no other holder here.
 _kept: list[Any] = []
+# When the sender's variables were made, by the variables here.
+_places: dict[Any, int] = {}
 
 
 def packed(model: Any, *others: Any) -> bytes:
@@ -106,7 +108,8 @@ class Pickler(cloudpickle.Pickler):
         if tf.is_symbolic_tensor(obj):
             raise TypeError("a tensor of a graph cannot be pickled")
         if isinstance(obj, tf.Variable):
-            return _zeros, (tuple(obj.shape), obj.dtype.name, obj.trainable, obj.name.partition(":")[0])
+            name = obj.name.partition(":")[0]
+            return _zeros, (tuple(obj.shape), obj.dtype.name, obj.trainable, name, place_in_time(obj))
         if isinstance(obj, tf.types.experimental.PolymorphicFunction):
             return _recompiled, (obj.python_function, compile_options(obj))
         if isinstance(obj, tf.lookup.StaticHashTable | tf.lookup.experimental.MutableHashTable):
@@ -192,10 +195,25 @@ def _gone() -> None:
     """Stands in for a weak reference whose object has gone."""
 
 
-def _zeros(shape: tuple[int, ...], dtype: str, trainable: bool, name: str) -> Any:
+def _zeros(shape: tuple[int, ...], dtype: str, trainable: bool, name: str, place: int) -> Any:
     import tensorflow as tf
 
-    return tf.Variable(tf.zeros(shape, dtype), trainable=trainable, name=name)
+    variable = tf.Variable(tf.zeros(shape, dtype), trainable=trainable, name=name)
+    _places[variable.ref()] = place
+    return variable
+
+
+def made_in_order(variables: Iterable[Any]) -> list[Any]:
+    """Returns Keras variables in the order in which they were made: those that were sent, then those made here.
+
+    It is not that of a model's layers: a seed is made with its layer, which may be before the layers in front of it.
+    """
+
+    def place(variable: Any) -> tuple[bool, int]:
+        sent = _places.get(variable.value.ref())
+        return sent is None, place_in_time(variable.value) if sent is None else sent
+
+    return sorted(variables, key=place)
 
 
 def _table(keys: Any, values: Any, key_type: str, value_type: str, default: Any) -> Any:
