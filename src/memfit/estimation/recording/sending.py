@@ -206,7 +206,7 @@ def _zeros(shape: tuple[int, ...], dtype: str, trainable: bool, name: str, place
 def made_in_order(variables: Iterable[Any]) -> list[Any]:
     """Returns Keras variables in the order in which they were made: those that were sent, then those made here.
 
-    It is not that of a model's layers: a seed is made with its layer, which may be before the layers in front of it.
+    It is not that of a model's layers: a seed is made with its layer, which may be before those in front of it.
     """
 
     def place(variable: Any) -> tuple[bool, int]:
