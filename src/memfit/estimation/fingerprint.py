@@ -38,8 +38,9 @@ def fingerprint(*parts: Any) -> str | None:
 
 def _digest(parts: Any) -> bytes:
     stream = io.BytesIO()
-    _KeyPickler(stream).dump(parts)
-    return stream.getvalue()
+    pickler = _KeyPickler(stream)
+    pickler.dump(parts)
+    return stream.getvalue() + pickler.order_of_variables()
 
 
 class _KeyPickler(Pickler):

@@ -27,8 +27,9 @@ _REMADE = ("train_function", "test_function", "predict_function")
 _FRAMES, _STACK_BYTES = 200_000, 512 * 2**20
 # What only a weak reference of the sender held may have no other holder here.
 _kept: list[Any] = []
-# When the sender's variables were made, by the variables here.
-_places: dict[Any, int] = {}
+# The variables that came from the sender, and for each how many of them were made before it.
+_received: list[Any] = []
+_places: list[int] = []
 
 
 def packed(model: Any, *others: Any) -> bytes:
@@ -67,8 +68,9 @@ def _code_by_value(module: str | None) -> Iterator[None]:
 
 def _dumped(value: Any) -> bytes:
     stream = io.BytesIO()
-    Pickler(stream).dump(value)
-    return stream.getvalue()
+    pickler = Pickler(stream)
+    pickler.dump(value)
+    return stream.getvalue() + pickler.order_of_variables()
 
 
 def run_with_deep_stack(function: Callable[[Any], bytes], value: Any) -> bytes:
@@ -97,19 +99,31 @@ def run_with_deep_stack(function: Callable[[Any], bytes], value: Any) -> bytes:
 
 def unpacked(data: bytes) -> tuple[Any, tuple[Any, ...]]:
     """Returns the model and what went with it; takes over the sender's Keras settings, in a process of its own."""
-    _, model, others = cloudpickle.loads(data)
+    stream = io.BytesIO(data)
+    _received.clear()
+    _, model, others = cloudpickle.load(stream)
+    _places[:] = cloudpickle.load(stream)
     return model, others
 
 
 class Pickler(cloudpickle.Pickler):
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream)
+        self._places: list[int] = []
+
+    def order_of_variables(self) -> bytes:
+        """Returns, pickled, how many of the variables that were written were made before each of them."""
+        ranks = {place: rank for rank, place in enumerate(sorted(self._places))}
+        return cloudpickle.dumps([ranks[place] for place in self._places])
+
     def reducer_override(self, obj: Any) -> Any:
         import tensorflow as tf
 
         if tf.is_symbolic_tensor(obj):
             raise TypeError("a tensor of a graph cannot be pickled")
         if isinstance(obj, tf.Variable):
-            name = obj.name.partition(":")[0]
-            return _zeros, (tuple(obj.shape), obj.dtype.name, obj.trainable, name, place_in_time(obj))
+            self._places.append(place_in_time(obj))
+            return _zeros, (tuple(obj.shape), obj.dtype.name, obj.trainable, obj.name.partition(":")[0])
         if isinstance(obj, tf.types.experimental.PolymorphicFunction):
             return _recompiled, (obj.python_function, compile_options(obj))
         if isinstance(obj, tf.lookup.StaticHashTable | tf.lookup.experimental.MutableHashTable):
@@ -195,12 +209,11 @@ def _gone() -> None:
     """Stands in for a weak reference whose object has gone."""
 
 
-def _zeros(shape: tuple[int, ...], dtype: str, trainable: bool, name: str, place: int) -> Any:
+def _zeros(shape: tuple[int, ...], dtype: str, trainable: bool, name: str) -> Any:
     import tensorflow as tf
 
-    variable = tf.Variable(tf.zeros(shape, dtype), trainable=trainable, name=name)
-    _places[variable.ref()] = place
-    return variable
+    _received.append(tf.Variable(tf.zeros(shape, dtype), trainable=trainable, name=name))
+    return _received[-1]
 
 
 def made_in_order(variables: Iterable[Any]) -> list[Any]:
@@ -209,8 +222,10 @@ def made_in_order(variables: Iterable[Any]) -> list[Any]:
     It is not that of a model's layers: a seed is made with its layer, which may be before those in front of it.
     """
 
+    places = {id(sent): place for sent, place in zip(_received, _places, strict=True)}
+
     def place(variable: Any) -> tuple[bool, int]:
-        sent = _places.get(variable.value.ref())
+        sent = places.get(id(variable.value))
         return sent is None, place_in_time(variable.value) if sent is None else sent
 
     return sorted(variables, key=place)
