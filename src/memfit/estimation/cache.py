@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from memfit.data.disk_cache import cache_folder
-from memfit.sizes import Size
+from memfit.sizes import Size, to_plain
 
 Value = TypeVar("Value")
 _log = logging.getLogger("memfit")
@@ -50,7 +50,7 @@ class Remembered:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as plain data."""
-        return {**vars(self), "size": int(self.size)}
+        return to_plain(self)
 
 
 def remembered(

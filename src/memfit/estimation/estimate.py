@@ -13,7 +13,7 @@ from memfit.estimation.source import LARGEST_BATCH, Prediction, Source, Tensor, 
 from memfit.estimation.waiting import NOTHING_WAITS, Waiting
 from memfit.estimation.worst_batch import WorstBatch
 from memfit.showing import Shown
-from memfit.sizes import Size
+from memfit.sizes import Size, plain
 from memfit.tables import table
 
 # A recording made for a batch holds its half too, and speaks for what is between its half and its double: a Conv3D
@@ -208,28 +208,27 @@ class Estimate(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the figures as plain data."""
-        return {
+        told = {
             "phase": self.phase,
             "batch_size": self.batch_size,
             "source": self.source,
             "device": None if self.device is None else self.device.name,
-            "peak": int(self.peak),
-            "spread": [int(size) for size in self.spread],
-            "needed": int(self.needed),
+            "peak": self.peak,
+            "spread": self.spread,
+            "needed": self.needed,
             "margin": round(self.margin, 4),
             "waiting": self.waiting.at(self.batch_size),
-            "unknown": {
-                part.name: {"bytes": int(part.bytes), "source": part.source} for part in self.unknown
-            },
+            "unknown": {part.name: {"bytes": part.bytes, "source": part.source} for part in self.unknown},
             "step_time": self.step_time,
-            "worst_batch": None if self.worst is None else self.worst.to_json(),
-            "breakdown": {kind: int(size) for kind, size in self.breakdown.items()},
+            "worst_batch": self.worst,
+            "breakdown": self.breakdown,
             "top": [
-                {"bytes": int(t.bytes), "kind": t.kind, "layer": t.layer, "op": t.op, "shape": t.shape}
+                {"bytes": t.bytes, "kind": t.kind, "layer": t.layer, "op": t.op, "shape": t.shape}
                 for t in self.top()
             ],
             **self.prediction.facts(),
         }
+        return plain(told)
 
     def __repr__(self) -> str:
         where = "" if self.device is None else f", {self.device.name}"

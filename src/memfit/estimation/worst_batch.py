@@ -11,6 +11,7 @@ from memfit.data.peeking import is_generator
 from memfit.data.shapes import BatchShape, Shapes
 from memfit.errors import CannotTell, InvalidInput
 from memfit.estimation.recording.specs import spec_of
+from memfit.sizes import to_plain
 
 # Where shapes are larger than one another only in some dimensions, so many of them are estimated.
 _ESTIMATED = 4
@@ -42,13 +43,7 @@ class WorstBatch:
 
     def to_json(self) -> dict[str, Any]:
         """Returns it as plain data."""
-        return {
-            "index": self.index,
-            "shape": [list(each) for each in self.shape],
-            "count": self.count,
-            "look": self.look,
-            "total": self.total,
-        }
+        return to_plain(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "WorstBatch":
