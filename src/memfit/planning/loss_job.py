@@ -14,8 +14,9 @@ from memfit.planning.job import RECORDED_PARTS, Job, vary_whole_numbers
 from memfit.planning.plan import Plan
 from memfit.planning.planning import make_plan
 from memfit.sizes import Size
-from memfit.steps.losses.additivity import SAMPLES, Trial, try_in_parts
+from memfit.steps.losses.additivity import Trial, try_in_parts
 from memfit.steps.losses.step import GradientStep
+from memfit.steps.micro_batches.trial import SAMPLES
 from memfit.steps.micro_batches.varying import choose_rows
 from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import Segments, find_choices_of_loss

@@ -12,7 +12,8 @@ from memfit.planning.levers.lever import Lever
 from memfit.planning.loss_job import LossJob, few_samples_of, spec_of_call
 from memfit.planning.plan import Plan
 from memfit.sizes import Size
-from memfit.steps.micro_batches.additivity import first_samples
+from memfit.steps.micro_batches.exactness import choose_samples
+from memfit.steps.micro_batches.trial import SAMPLES
 from memfit.steps.recipe import Recipe
 from memfit.training.batches import count_samples
 
@@ -90,7 +91,8 @@ class Tightening:
         x = keras.utils.unpack_x_y_sample_weight(data)[0]
         samples = count_samples(x)
         if self._job is None:
-            self._job = Job(self._model, samples, Size(0), self._allow, data=FirstBatch(first_samples(data)))
+            few = FirstBatch(choose_samples(data, SAMPLES))
+            self._job = Job(self._model, samples, Size(0), self._allow, data=few)
         return self._job, samples
 
 
