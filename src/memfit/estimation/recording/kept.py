@@ -1,5 +1,6 @@
 """The variables that are there before the first step: whose they are, and what allocated them."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -81,10 +82,7 @@ def size_of(variable: Any) -> int:
     """Returns the bytes of a variable or tensor."""
     import tensorflow as tf
 
-    elements = 1
-    for size in variable.shape:
-        elements *= int(size)
-    return elements * int(tf.as_dtype(variable.dtype).size)
+    return math.prod(map(int, variable.shape)) * int(tf.as_dtype(variable.dtype).size)
 
 
 def _address(variable: Tensor) -> int:

@@ -1,5 +1,6 @@
 """What a batch of the training data looks like: shapes and types, taken from the model or from an example."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -119,17 +120,9 @@ def bytes_per_sample(spec: Spec) -> list[int]:
     """Returns the bytes of each tensor of a batch, per sample."""
     import tensorflow as tf
 
-    sizes: list[int] = []
-
-    def add(leaf: Any) -> None:
-        elements = 1
-        for size in leaf.shape:
-            elements *= size
-        if leaf.has_samples:
-            sizes.append(elements * tf.as_dtype(leaf.dtype).size)
-
-    mapped(add, spec.structure)
-    return sizes
+    leaves: list[Leaf] = []
+    mapped(leaves.append, spec.structure)
+    return [math.prod(leaf.shape) * tf.as_dtype(leaf.dtype).size for leaf in leaves if leaf.has_samples]
 
 
 def mapped(function: Any, structure: Any) -> Any:

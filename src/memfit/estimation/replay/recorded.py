@@ -77,11 +77,6 @@ class RecordedSource:
             self._kept[batch] = ReplayedStep(self, batch)
         return self._kept[batch]
 
-    @property
-    def seconds(self) -> tuple[tuple[int, float], ...]:
-        """The recorded batch sizes, each with the CPU time of a step."""
-        return self._seconds
-
     def fixed_part(self, batch: int) -> float:
         """The part of a step's time that does not depend on the batch, from the recorded steps of two sizes."""
         if len(self._seconds) < 2:

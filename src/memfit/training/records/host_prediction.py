@@ -8,9 +8,9 @@ import psutil
 import tensorflow as tf
 
 from memfit.data.linting.holding import held_by
+from memfit.estimation.recording.kept import size_of
 from memfit.estimation.waiting import Waiting, held_bytes
 from memfit.planning.plan import Plan
-from memfit.training.beside import count_bytes
 
 BEFORE, STEP, DATA, COPY = (
     "the process when the training began (measured)",
@@ -39,7 +39,7 @@ def predict_host(
     if on_cpu and plan is None:
         return {}
     variables = [*model.variables, *getattr(model.optimizer, "variables", ())]
-    kept = count_bytes({id(variable): variable for variable in variables}.values())
+    kept = sum(map(size_of, {id(variable): variable for variable in variables}.values()))
     parts = {BEFORE: int(psutil.Process().memory_info().rss)}
     if on_cpu and plan is not None:
         # Weights are there already; what waits beside a step is part of the plan.
