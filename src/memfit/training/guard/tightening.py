@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from memfit.data.peeking import FirstBatch
+from memfit.data.shapes import count_samples
 from memfit.planning.fidelity import NOT_EXACT, Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers import LEVERS, levers_for
@@ -15,7 +16,6 @@ from memfit.sizes import Size
 from memfit.steps.micro_batches.exactness import choose_samples
 from memfit.steps.micro_batches.trial import SAMPLES
 from memfit.steps.recipe import Recipe
-from memfit.training.batches import count_samples
 
 # Where it is not known what the step takes, this much of it is tried next. Every miss costs TensorFlow's 10 s, so
 # each further one in the same batch squares it: a half, a quarter, a sixteenth.
