@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from memfit.budgets.gpu_table import GPU
-from memfit.errors import InvalidInput
+from memfit.errors import InvalidInput, check_count
 from memfit.estimation.fit import Fit
 from memfit.estimation.source import LARGEST_BATCH, Prediction, Source, Tensor, Unknown
 from memfit.estimation.waiting import NOTHING_WAITS, Waiting
@@ -23,10 +23,7 @@ _FAR = 2
 
 def check_batch(fixed: int | None, batch_size: Any) -> None:
     """Refuses what is no batch size, or not the only one that a model allows."""
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise InvalidInput(
-            "A batch has at least one sample", received=batch_size, remedy="Give a whole number"
-        )
+    check_count("A batch has at least one sample", batch_size, "Give a whole number")
     if fixed is not None and batch_size != fixed:
         raise InvalidInput(
             f"The inputs or the code of this model allow only batches of {fixed}",

@@ -55,7 +55,6 @@ class LossJob(Job):
 
     @property
     def why_not_micro_batches(self) -> str | None:
-        """Says why a batch cannot be cut into micro-batches, or None where it can."""
         return self.trial.why_not
 
     @cached_property
@@ -70,7 +69,6 @@ class LossJob(Job):
 
     @cached_property
     def segment_choices(self) -> tuple[tuple[Segments, ...], str | None]:
-        """The choices of segments for rematerialisation, least recomputation first, and why there are none."""
         loss, specs = self.model, tuple(self.spec.tensor_specs(self.reference_batch))
         try:
             choices = find_choices_of_loss(
@@ -85,7 +83,6 @@ class LossJob(Job):
         return choices, None if choices else "no activation of this function is worth recomputing"
 
     def build(self, recipe: Recipe | None) -> Build | None:
-        """Returns what builds the step of a recipe on the copy that is recorded."""
         return partial(_build, recipe=recipe or Recipe())
 
 

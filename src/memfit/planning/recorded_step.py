@@ -116,7 +116,6 @@ class _PartOfBatch(RecordedStep):
         self.margin = step.margin
 
     def peak(self, batch_size: int) -> int:
-        """The predicted peak."""
         if batch_size in self._peaks:
             return self._peaks[batch_size]
         left = self.estimate.made_from.left_by_parts * max(0, self._whole - batch_size)

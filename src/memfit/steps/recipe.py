@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memfit.errors import InvalidInput
+from memfit.errors import InvalidInput, check_count
 from memfit.sizes import to_plain
 from memfit.steps.change import Change
 from memfit.steps.segments import Segments
@@ -13,8 +13,8 @@ from memfit.steps.segments import Segments
 
 def check_size(name: str, size: Any) -> None:
     """Refuses an invalid number of samples; None is valid."""
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-        raise InvalidInput(f"`{name}` is a whole number of samples, at least 1", received=size)
+    if size is not None:
+        check_count(f"`{name}` is a whole number of samples, at least 1", size)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ def lower_step(payload: bytes, build: Build | None, batch: int, phase: str) -> t
     Args:
         payload: What `packed` made.
         build: Builds the training step; None for the model's own.
-        batch: The batch size.
         phase: "train", "validate" or "predict".
 
     Returns:

@@ -46,10 +46,7 @@ def kept_variables(
     """Returns the variables that are there before the first step, with their sizes after some.
 
     Args:
-        model: The model.
         optimizers: Those of its optimizers whose state is not made by the first step.
-        step: The step that was recorded.
-        trace: The step's trace.
         setup: What was allocated before its first run.
         own: Whether the step is the model's own, so that what it keeps besides are weights.
     """

@@ -29,7 +29,6 @@ def predict_host(
     operating system's allocator keeps between two steps outside of an arena.
 
     Args:
-        model: The model.
         arguments: Keras's arguments.
         plan: The plan; None for none.
         device: The device that trains, such as "CPU:0".
