@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from typing import Any
 
-from memfit.compat.keras_attributes import overridden
+from memfit.compat.attributes import overridden
 from memfit.compat.tf_graphs import compiles_with_xla
 
 # Where layers, initializers and seed generators keep their seeds.

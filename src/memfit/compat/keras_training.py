@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from memfit.compat.keras_attributes import overridden
+from memfit.compat.attributes import overridden
 from memfit.compat.keras_layers import all_layers, functional_of, output_structure
 
 # The attributes in which a callback keeps its model.

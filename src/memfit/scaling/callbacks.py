@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from memfit.compat.keras_attributes import overridden
+from memfit.compat.attributes import overridden
 from memfit.scaling.survivors import meeting_others
 from memfit.steps.sharded_state import sharded_state
 from memfit.training.monitoring.monitoring import list_callbacks

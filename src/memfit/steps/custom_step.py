@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from memfit.compat.keras_attributes import overridden
+from memfit.compat.attributes import overridden
 from memfit.estimation.optimizers import optimizers_of
 from memfit.steps.rematerialisation import Segments, rematerialised_tapes
 from memfit.steps.tracing import Body

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from memfit.compat import keras_training
-from memfit.compat.keras_attributes import overridden
+from memfit.compat.attributes import overridden
 from memfit.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from memfit.compat.keras_attributes import overridden
+from memfit.compat.attributes import overridden
 
 
 def innermost(optimizer: Any) -> Any:

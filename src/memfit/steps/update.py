@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from memfit.compat.keras_attributes import overridden
+from memfit.compat.attributes import overridden
 from memfit.compat.tf_graphs import Op, make_variable, run_after, set_input
 from memfit.steps.gradients import GradientShelf, empties, empty
 from memfit.steps.placeholder_buffers import UpdatePlaceholders
