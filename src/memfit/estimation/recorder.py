@@ -2,7 +2,7 @@
 
 import time
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -113,7 +113,7 @@ class Recorder:
 
         if not hasattr(self._model, "test_step"):  # a loss function, which only trains
             return estimate_phase("train", None)
-        return estimate_phase("train", cache(partial(estimate_phase, others=None)))
+        return estimate_phase("train", _Once(partial(estimate_phase, others=None)))
 
     def _key(self, build: Build | None, batch_size: int, phase: str) -> tuple[Any, ...] | None:
         builder = fingerprint(build)
@@ -181,6 +181,19 @@ def largest_recorded(batch_size: int, *, compiled: bool) -> int:
     some batch size on. A Conv3D's was 98 MiB at 8 samples, 537 at 12 and 335 at 16.
     """
     return min(_LARGEST_COMPILED, max(2, batch_size // 4)) if compiled else batch_size
+
+
+class _Once:
+    """Remembers what a phase's recording gave, because it takes seconds; not `cache`, which cannot be pickled."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._known: dict[str, Estimate] = {}
+
+    def __call__(self, phase: str) -> Estimate:
+        if phase not in self._known:
+            self._known[phase] = self._function(phase)
+        return self._known[phase]
 
 
 def _check(model: Any) -> None:
