@@ -39,6 +39,16 @@ class InvalidInput(MemfitError, ValueError):
         super().__init__(" ".join(parts))
 
 
+def check_count(rule: str, value: object, remedy: str = "") -> None:
+    """Refuses what is no whole number of at least 1; True is none.
+
+    Raises:
+        InvalidInput: Then, with the rule.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidInput(rule, received=value, remedy=remedy)
+
+
 class CannotTell(InvalidInput):
     """What a training takes cannot be known before it runs; it may well run."""
 

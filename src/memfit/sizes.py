@@ -1,7 +1,9 @@
 """Sizes of memory: "8GiB", "8GB", "512MiB", "80%", or a number of bytes."""
 
 import re
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any, Self
 
 from memfit.errors import InvalidInput
@@ -109,11 +111,18 @@ def _parse(text: str, of: int | None) -> int:
 
 
 def to_plain(value: Any) -> dict[str, Any]:
-    """Returns a dataclass, and those in it, as plain data: sizes in bytes, tuples as lists."""
+    """Returns a dataclass as plain data: sizes in bytes, tuples as lists, other dataclasses by their `to_json`."""
+    return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
 
-    def plain(part: Any) -> Any:
-        if isinstance(part, Size):
-            return int(part)
-        return list(part) if isinstance(part, tuple) else part
 
-    return asdict(value, dict_factory=lambda items: {name: plain(part) for name, part in items})
+def plain(part: Any) -> Any:
+    """Returns one part of what `to_plain` returns."""
+    if is_dataclass(part):
+        return part.to_json() if hasattr(part, "to_json") else to_plain(part)
+    if isinstance(part, Mapping):
+        return {key: plain(value) for key, value in part.items()}
+    if isinstance(part, list | tuple):
+        return [plain(value) for value in part]
+    if isinstance(part, Enum):
+        return str(part)
+    return int(part) if isinstance(part, Size) else part

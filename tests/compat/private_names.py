@@ -93,6 +93,9 @@ def _names(node: ast.expr | ast.stmt) -> Iterator[tuple[str, bool]]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         if node.value.startswith(_PRIVATE_MODULES) and " " not in node.value:  # for `import_module`
             yield node.value, False
+    elif isinstance(node, ast.Call):  # an attribute's name, for `overridden`
+        names = [keyword.arg for keyword in node.keywords if keyword.arg is not None]
+        yield from ((name, True) for name in names if _is_private(name))
     elif isinstance(node, ast.Import):
         yield from ((alias.name, False) for alias in node.names if _is_private_module(alias.name))
     elif isinstance(node, ast.ImportFrom) and _is_private_module(node.module or ""):

@@ -74,7 +74,7 @@ def _compared_with_tensorflow() -> tuple[int, int]:
 
     from memfit.estimation.recording.trace import mark, traced
 
-    with traced() as trace:
+    with traced() as seen:
         layers = [keras.layers.Conv2D(width, 3, activation="relu") for width in (16, 24, 40)]
         model = keras.Sequential(
             [keras.Input((40, 40, 3)), *layers, keras.layers.Flatten(), keras.layers.Dense(10)]
@@ -84,7 +84,7 @@ def _compared_with_tensorflow() -> tuple[int, int]:
             model.train_on_batch(np.ones((batch, 40, 40, 3), "float32"), np.ones((batch, 10), "float32"))
         mark()
     allocator, chunks, count, wrong = BFC(), {}, 0, 0
-    for event in trace.steps[0]:
+    for event in seen[0]:
         if not event.freed:
             chunks[event.address] = allocator.allocate(event.requested)
             count += 1

@@ -16,7 +16,7 @@ def _made() -> tuple[list[tuple[int, int]], list[tuple[int, bool]]]:
     from memfit.estimation.recording.sending import made_in_order
     from memfit.estimation.recording.trace import mark, traced
 
-    with traced() as trace:
+    with traced() as seen:
         inputs = keras.Input((16,), dtype="int32")
         # The seed of a dropout is made before the layer that it is called with.
         x = layers.Dropout(0.1)(layers.Embedding(500, 96)(inputs))
@@ -25,7 +25,7 @@ def _made() -> tuple[list[tuple[int, int]], list[tuple[int, bool]]]:
         model = keras.Model(inputs, layers.Dense(64)(x))
         mark()
     alive = {}
-    for event in trace.steps[0]:
+    for event in seen[0]:
         if event.freed:
             alive.pop(event.address, None)
         elif event.requested > SMALLEST:

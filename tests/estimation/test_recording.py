@@ -6,9 +6,9 @@ import keras
 import pytest
 import tensorflow as tf
 
-from memfit.estimation.recording import Recording
 from memfit.estimation.recording.keras_step import KerasStep
 from memfit.estimation.recording.record import record
+from memfit.estimation.recording.recording import Recording
 from memfit.estimation.recording.sending import packed
 from memfit.estimation.recording.specs import spec_of
 from prepared import in_arena

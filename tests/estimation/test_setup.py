@@ -37,7 +37,7 @@ def _set_up_and_run(one_region: bool) -> tuple[tuple[Event, ...], tuple[Event, .
         return tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
 
     fits = True
-    with traced() as trace:
+    with traced() as seen:
         first = allocate(6 * MIB)
         if one_region:
             left, *_ = pieces_left(ARENA, take_peak("CPU:0"))
@@ -53,7 +53,7 @@ def _set_up_and_run(one_region: bool) -> tuple[tuple[Event, ...], tuple[Event, .
             fits = False
         mark()
     del first, small
-    setup, step = trace.steps[:2]
+    setup, step = seen[:2]
     return setup, step, fits
 
 

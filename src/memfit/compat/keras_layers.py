@@ -6,10 +6,11 @@ Checked with Keras 3.12.0 and 3.15.1.
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from typing import Any
 
+from memfit.compat.attributes import overridden
 from memfit.compat.tf_graphs import compiles_with_xla
 
 # Where layers, initializers and seed generators keep their seeds.
@@ -101,16 +102,11 @@ def statistics_left_alone() -> Iterator[None]:
         keras.layers.BatchNormalization.call = own
 
 
-@contextmanager
-def moments_replaced(layer: Any, moments: Callable[[Any, Any, Sequence[int]], Any]) -> Iterator[None]:
+def moments_replaced(
+    layer: Any, moments: Callable[[Any, Any, Sequence[int]], Any]
+) -> AbstractContextManager[None]:
     """Lets a BatchNormalization layer compute its moments by `moments(inputs, mask, axes)`."""
-    object.__setattr__(
-        layer, "_moments", lambda inputs, mask: moments(inputs, mask, list(layer._reduction_axes))
-    )
-    try:
-        yield
-    finally:
-        object.__delattr__(layer, "_moments")
+    return overridden(layer, _moments=lambda inputs, mask: moments(inputs, mask, list(layer._reduction_axes)))
 
 
 def input_structure(model: Any) -> Any:

@@ -4,9 +4,10 @@ Checked with Keras 3.12.0 and 3.15.1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from memfit.compat.attributes import overridden
 from memfit.compat.keras_layers import all_layers, functional_of, output_structure
 
 # The attributes in which a callback keeps its model.
@@ -72,18 +73,11 @@ def build(model: Any, x: Any, y: Any, sample_weight: Any, *, losses_alone: bool 
             compiled.build(y, outputs)
         if compiled.built:
             return
-    own = {name: getattr(model, name) for name in ("_compile_metrics", "optimizer")}
-    try:
-        if losses_alone:
-            for name in own:
-                object.__setattr__(model, name, None)
+    with overridden(model, _compile_metrics=None, optimizer=None) if losses_alone else nullcontext():
         parts = (compiled, model._compile_metrics, model.optimizer)
         unbuilt = any(part is not None and not part.built for part in parts)
         if unbuilt or not all(layer.built for layer in all_layers(model)):
             model._symbolic_build(data_batch=(x, y, sample_weight))
-    finally:
-        for name, value in own.items():
-            object.__setattr__(model, name, value)
 
 
 def _have_same_structure(y: Any, outputs: Any) -> bool:
@@ -162,15 +156,12 @@ def replaced_losses(
         compiled._flat_losses, compiled._metrics = entries, followers
 
 
-@contextmanager
-def replaced_additional_loss(model: Any, aggregate: Callable[[Any, Any], Any]) -> Iterator[None]:
+def replaced_additional_loss(
+    model: Any, aggregate: Callable[[Any, Any], Any]
+) -> AbstractContextManager[None]:
     """Lets `compute_loss` add `aggregate(loss, total)` for every loss of `add_loss` and of the regularisers."""
     original = model._aggregate_additional_loss
-    object.__setattr__(model, "_aggregate_additional_loss", lambda loss: aggregate(loss, original(loss)))
-    try:
-        yield
-    finally:
-        object.__delattr__(model, "_aggregate_additional_loss")
+    return overridden(model, _aggregate_additional_loss=lambda loss: aggregate(loss, original(loss)))
 
 
 def masked_weights(sample_weight: Any, mask: Any, dtype: str, reduction: str = "sum") -> Any:

@@ -57,6 +57,23 @@ def cache_folder() -> Path:
     return Path(home) / "memfit" if own in ("", "0", "1") else Path(own)
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file under another name and renames it: a reader sees all of it, or what was there before.
+
+    Raises:
+        OSError: If it cannot be written; nothing is left behind.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=".", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
 def cache_limit(folder: Path) -> int:
     """Returns how many bytes all caches in `folder` may take: $MEMFIT_CACHE_LIMIT, else half of what is free."""
     text = os.environ.get("MEMFIT_CACHE_LIMIT")

@@ -106,11 +106,24 @@ def count_elements(shape: BatchShape) -> int:
     return sum(map(math.prod, shape))
 
 
-def shape_of(batch: Any) -> BatchShape:
-    """Returns the shape of a batch; of a ragged tensor, as long as its longest row everywhere."""
+def leaves_of(batch: Any) -> list[Any]:
+    """Lists the arrays or tensors of a batch, or of anything nested like one: None stands for what is not there."""
     import keras
 
-    return tuple(_shape(leaf) for leaf in keras.tree.flatten(batch) if leaf is not None)
+    return [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
+
+
+def shape_of(batch: Any) -> BatchShape:
+    """Returns the shape of a batch; of a ragged tensor, as long as its longest row everywhere."""
+    return tuple(map(_shape, leaves_of(batch)))
+
+
+def count_samples(batch: Any) -> int:
+    """Counts the samples in a batch."""
+    import numpy as np
+
+    first = leaves_of(batch)[0]
+    return int((first.shape if hasattr(first, "shape") else np.shape(first))[0])
 
 
 def _shape(leaf: Any) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ import os
 import pickle
 import platform
 import sys
-import tempfile
 import time
 import zlib
 from collections.abc import Callable
@@ -17,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from memfit.data.disk_cache import cache_folder
-from memfit.sizes import Size
+from memfit.data.disk_cache import cache_folder, write_whole
+from memfit.sizes import Size, to_plain
 
 Value = TypeVar("Value")
 _log = logging.getLogger("memfit")
@@ -50,7 +49,7 @@ class Remembered:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as plain data."""
-        return {**vars(self), "size": int(self.size)}
+        return to_plain(self)
 
 
 def remembered(
@@ -118,17 +117,8 @@ def _in(folder: Path | None = None) -> Path:
 
 
 def _write(file: Path, about: str, value: Any) -> None:
-    """Writes a file under another name and renames it: another process sees all of it or nothing."""
     head = json.dumps({"about": about, "made": time.time()})
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=".", dir=file.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(head.encode() + b"\n" + zlib.compress(pickle.dumps(value), 1))
-        Path(name).replace(file)
-    except BaseException:
-        Path(name).unlink()
-        raise
+    write_whole(file, head.encode() + b"\n" + zlib.compress(pickle.dumps(value), 1))
     _make_room()
 
 

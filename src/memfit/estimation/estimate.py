@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import Any
 
 from memfit.budgets.gpu_table import GPU
-from memfit.errors import InvalidInput
+from memfit.errors import InvalidInput, check_count
 from memfit.estimation.fit import Fit
 from memfit.estimation.source import LARGEST_BATCH, Prediction, Source, Tensor, Unknown
 from memfit.estimation.waiting import NOTHING_WAITS, Waiting
 from memfit.estimation.worst_batch import WorstBatch
 from memfit.showing import Shown
-from memfit.sizes import Size
+from memfit.sizes import Size, plain
 from memfit.tables import table
 
 # A recording made for a batch holds its half too, and speaks for what is between its half and its double: a Conv3D
@@ -23,10 +23,7 @@ _FAR = 2
 
 def check_batch(fixed: int | None, batch_size: Any) -> None:
     """Refuses what is no batch size, or not the only one that a model allows."""
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise InvalidInput(
-            "A batch has at least one sample", received=batch_size, remedy="Give a whole number"
-        )
+    check_count("A batch has at least one sample", batch_size, "Give a whole number")
     if fixed is not None and batch_size != fixed:
         raise InvalidInput(
             f"The inputs or the code of this model allow only batches of {fixed}",
@@ -208,28 +205,27 @@ class Estimate(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the figures as plain data."""
-        return {
+        told = {
             "phase": self.phase,
             "batch_size": self.batch_size,
             "source": self.source,
             "device": None if self.device is None else self.device.name,
-            "peak": int(self.peak),
-            "spread": [int(size) for size in self.spread],
-            "needed": int(self.needed),
+            "peak": self.peak,
+            "spread": self.spread,
+            "needed": self.needed,
             "margin": round(self.margin, 4),
             "waiting": self.waiting.at(self.batch_size),
-            "unknown": {
-                part.name: {"bytes": int(part.bytes), "source": part.source} for part in self.unknown
-            },
+            "unknown": {part.name: {"bytes": part.bytes, "source": part.source} for part in self.unknown},
             "step_time": self.step_time,
-            "worst_batch": None if self.worst is None else self.worst.to_json(),
-            "breakdown": {kind: int(size) for kind, size in self.breakdown.items()},
+            "worst_batch": self.worst,
+            "breakdown": self.breakdown,
             "top": [
-                {"bytes": int(t.bytes), "kind": t.kind, "layer": t.layer, "op": t.op, "shape": t.shape}
+                {"bytes": t.bytes, "kind": t.kind, "layer": t.layer, "op": t.op, "shape": t.shape}
                 for t in self.top()
             ],
             **self.prediction.facts(),
         }
+        return plain(told)
 
     def __repr__(self) -> str:
         where = "" if self.device is None else f", {self.device.name}"

@@ -184,7 +184,7 @@ def largest_recorded(batch_size: int, *, compiled: bool) -> int:
 
 
 class _Once:
-    """Remembers what a phase's recording gave, because it takes seconds."""
+    """Remembers what a phase's recording gave, because it takes seconds; not `cache`, which cannot be pickled."""
 
     def __init__(self, function: Any) -> None:
         self._function = function

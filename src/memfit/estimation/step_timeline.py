@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memfit.errors import InvalidInput
 from memfit.estimation.estimate import Estimate
 from memfit.estimation.source import Tensor
-from memfit.sizes import Size
+from memfit.sizes import Size, to_plain
 
 # What a picture of a page's width can show, and what keeps a plan's file at some tens of kilobytes.
 _POINTS = 200
@@ -51,16 +51,7 @@ class StepTimeline:
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain data that `from_json` reads, sizes in bytes."""
-        return {
-            "peak": int(self.peak),
-            "breakdown": {kind: int(size) for kind, size in self.breakdown.items()},
-            "shares": [{**asdict(share), "bytes": int(share.bytes)} for share in self.shares],
-            "kinds": list(self.kinds),
-            "positions": list(self.positions),
-            "sums": [list(row) for row in self.sums],
-            "top": self.top,
-            "largest": [{**asdict(tensor), "bytes": int(tensor.bytes)} for tensor in self.largest],
-        }
+        return to_plain(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "StepTimeline":

@@ -8,9 +8,10 @@ from memfit.compat import keras_data
 from memfit.compat.tf_datasets import dataset_batch_size
 from memfit.data.looking import look_at_shapes
 from memfit.data.peeking import is_generator
-from memfit.data.shapes import BatchShape, Shapes
+from memfit.data.shapes import BatchShape, Shapes, count_samples
 from memfit.errors import CannotTell, InvalidInput
 from memfit.estimation.recording.specs import spec_of
+from memfit.sizes import to_plain
 
 # Where shapes are larger than one another only in some dimensions, so many of them are estimated.
 _ESTIMATED = 4
@@ -42,13 +43,7 @@ class WorstBatch:
 
     def to_json(self) -> dict[str, Any]:
         """Returns it as plain data."""
-        return {
-            "index": self.index,
-            "shape": [list(each) for each in self.shape],
-            "count": self.count,
-            "look": self.look,
-            "total": self.total,
-        }
+        return to_plain(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "WorstBatch":
@@ -113,7 +108,7 @@ def batch_size_of(data: Any, batch_size: int | None) -> int:
         return batch_size
     known = None
     if data is not None and gives_batches(data):
-        known = dataset_batch_size(data) if keras_data.is_dataset(data) else int(_leading(data[0]))
+        known = dataset_batch_size(data) if keras_data.is_dataset(data) else count_samples(data[0])
     if known is None:
         raise InvalidInput(
             "`batch_size` can be left out only where the data comes in batches", remedy="Pass batch_size="
@@ -161,11 +156,3 @@ def _tells_shapes(model: Any, data: Any) -> bool:
     except CannotTell:
         return False
     return True
-
-
-def _leading(batch: Any) -> int:
-    import keras
-    import numpy as np
-
-    leaf = next(leaf for leaf in keras.tree.flatten(batch) if leaf is not None)
-    return int(np.shape(leaf)[0])

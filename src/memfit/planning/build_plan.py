@@ -65,9 +65,7 @@ def list_rows(
     """Says what became of each lever.
 
     Args:
-        facts: What recordings have shown.
         recipe: What was chosen.
-        batch_size: Samples in one update.
         unused: Why a lever is not used that could be.
     """
     return tuple(_describe(lever, facts, recipe, batch_size, unused) for lever in levers_for(facts.job))

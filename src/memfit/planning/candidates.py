@@ -1,6 +1,6 @@
 """The recipes that could be chosen for a job, each with its fidelity, predicted need and predicted time."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from memfit.planning.fidelity import Fidelity
@@ -60,14 +60,12 @@ def predict_time(facts: Facts, recipe: Recipe, batch_size: int) -> float:
     return 1 + sum(lever.predict_cost(facts, recipe, batch_size) for lever in used)
 
 
-def choose_best(
-    candidates: Iterable[Candidate], memory: int, fits: Callable[[Candidate], bool] = lambda _: True
-) -> Candidate | None:
+def choose_best(candidates: Iterable[Candidate], memory: int) -> Candidate | None:
     """Returns the fastest of the most faithful candidates that fit; None where none fits.
 
     Of those that are as fast, as far as predictions can tell, it is the one that changes least.
     """
-    fitting = [candidate for candidate in candidates if candidate.need <= memory and fits(candidate)]
+    fitting = [candidate for candidate in candidates if candidate.need <= memory]
     if not fitting:
         return None
     fidelity = min(candidate.fidelity for candidate in fitting)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from memfit.data.shapes import count_samples, leaves_of
 from memfit.estimation.recording.batches import misaligned
 from memfit.estimation.recording.specs import Batch, Spec, TensorSpecs, mapped
 from memfit.estimation.recording.step import Traced
@@ -39,9 +39,8 @@ class HostFed:
 
     def run(self, data: Batch, spec: TensorSpecs) -> Any:
         """Runs it on all samples of a batch."""
-        count = len(next(leaf for leaf in keras.tree.flatten(data) if leaf is not None))
         with self._host.holding(mapped(_Rows, data)):
-            return self._step.run((np.arange(count),), _spec_of_numbers(spec))
+            return self._step.run((np.arange(count_samples(data)),), _spec_of_numbers(spec))
 
     def variables(self) -> Sequence[tf.Variable]:
         """The variables that the step keeps."""
@@ -59,5 +58,4 @@ class _Rows:
 
 
 def _spec_of_numbers(spec: TensorSpecs) -> TensorSpecs:
-    first = next(leaf for leaf in keras.tree.flatten(spec) if leaf is not None)
-    return (tf.TensorSpec([first.shape[0]], tf.int64),)
+    return (tf.TensorSpec([leaves_of(spec)[0].shape[0]], tf.int64),)

@@ -12,6 +12,7 @@ import tensorflow as tf
 from memfit.budgets.gpu_table import GPU, present_gpu
 from memfit.compat.keras_layers import all_layers, own_seed_generators
 from memfit.data.peeking import FirstBatch
+from memfit.data.shapes import leaves_of
 from memfit.errors import CannotTell, InvalidInput, in_one_line
 from memfit.estimation.recording.specs import Spec, mapped, spec_of
 from memfit.estimation.recording.step import Build
@@ -199,7 +200,7 @@ class Job:
 
 def _has_samples(data: Any) -> bool:
     """Whether there are arrays or tensors of enough samples for a trial, and not only their shapes."""
-    leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
+    leaves = leaves_of(data)
     return bool(leaves) and all(
         not isinstance(leaf, tf.TypeSpec) and (*getattr(leaf, "shape", ()), 0)[0] >= _LEAST_SAMPLES
         for leaf in leaves

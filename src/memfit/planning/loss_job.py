@@ -14,8 +14,9 @@ from memfit.planning.job import RECORDED_PARTS, Job, vary_whole_numbers
 from memfit.planning.plan import Plan
 from memfit.planning.planning import make_plan
 from memfit.sizes import Size
-from memfit.steps.losses.additivity import SAMPLES, Trial, try_in_parts
+from memfit.steps.losses.additivity import Trial, try_in_parts
 from memfit.steps.losses.step import GradientStep
+from memfit.steps.micro_batches.trial import SAMPLES
 from memfit.steps.micro_batches.varying import choose_rows
 from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import Segments, find_choices_of_loss
@@ -54,7 +55,6 @@ class LossJob(Job):
 
     @property
     def why_not_micro_batches(self) -> str | None:
-        """Says why a batch cannot be cut into micro-batches, or None where it can."""
         return self.trial.why_not
 
     @cached_property
@@ -69,7 +69,6 @@ class LossJob(Job):
 
     @cached_property
     def segment_choices(self) -> tuple[tuple[Segments, ...], str | None]:
-        """The choices of segments for rematerialisation, least recomputation first, and why there are none."""
         loss, specs = self.model, tuple(self.spec.tensor_specs(self.reference_batch))
         try:
             choices = find_choices_of_loss(
@@ -84,7 +83,6 @@ class LossJob(Job):
         return choices, None if choices else "no activation of this function is worth recomputing"
 
     def build(self, recipe: Recipe | None) -> Build | None:
-        """Returns what builds the step of a recipe on the copy that is recorded."""
         return partial(_build, recipe=recipe or Recipe())
 
 

@@ -1,7 +1,7 @@
 """The plan: the levers chosen for a budget, with predicted peak and time."""
 
 import json
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from memfit.estimation.step_timeline import StepTimeline
 from memfit.estimation.worst_batch import WorstBatch
 from memfit.planning.fidelity import Fidelity
 from memfit.showing import Shown
-from memfit.sizes import Size
+from memfit.sizes import Size, to_plain
 from memfit.steps.recipe import Recipe
 from memfit.tables import table
 
@@ -55,8 +55,7 @@ class Ordinary:
 
     def to_json(self) -> dict[str, Any]:
         """Returns it as plain data."""
-        shape = [list(each) for each in self.shape]
-        return {"shape": shape, "recipe": self.recipe.to_json(), "share": self.share}
+        return to_plain(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Ordinary":
@@ -164,23 +163,7 @@ class Plan(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the plan as plain data that `from_json` reads, sizes in bytes."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self)}
-        for name in ("memory", "stock", "predicted", "margin"):
-            plain[name] = int(plain[name])
-        plain["fidelity"] = str(self.fidelity)
-        plain["recipe"] = self.recipe.to_json()
-        plain["layer_names"] = list(self.layer_names)
-        plain["levers"] = [
-            {
-                **asdict(lever),
-                "fidelity": str(lever.fidelity),
-                "saving": None if lever.saving is None else int(lever.saving),
-            }
-            for lever in self.levers
-        ]
-        for name in ("timeline", "worst", "ordinary"):
-            plain[name] = None if plain[name] is None else plain[name].to_json()
-        return plain
+        return to_plain(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Plan":

@@ -13,7 +13,7 @@ from memfit.budgets.gpu_table import find_gpu
 from memfit.budgets.memory import Kind
 from memfit.budgets.peaks import take_one_region
 from memfit.compat import keras_layers, keras_training
-from memfit.errors import InvalidInput
+from memfit.errors import InvalidInput, check_count
 from memfit.estimation.cache import is_on, remembered
 from memfit.estimation.estimate import Estimate, check_batch
 from memfit.estimation.fingerprint import fingerprint
@@ -94,8 +94,7 @@ def plan(
         DoesNotFit: If no allowed plan fits; it says what would.
         InvalidInput: If an argument is invalid, or the memory is less than the weights alone take.
     """
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-        raise InvalidInput("`ranks` is a number of processes, at least 1", received=ranks)
+    check_count("`ranks` is a number of processes, at least 1", ranks)
     shapes = look_where_needed(model, data, batch_size)
     if batch_size is None:
         batch_size = shapes.largest()[0][0][0] if shapes is not None else batch_size_of(data, None)
@@ -263,9 +262,8 @@ def _check(model: Any, batch_size: Any) -> None:
             received=type(model).__name__,
             remedy="Call model.compile(...) first",
         )
-    valid = isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size >= 1
-    if batch_size != "max" and not valid:
-        raise InvalidInput('`batch_size` is a whole number of at least 1, or "max"', received=batch_size)
+    if batch_size != "max":
+        check_count('`batch_size` is a whole number of at least 1, or "max"', batch_size)
 
 
 def read_memory(memory: int | str | None) -> Size:

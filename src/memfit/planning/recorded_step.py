@@ -15,6 +15,9 @@ class RecordedStep:
     Args:
         estimate: From a recording of the step.
         batch_size: The batch to look at first.
+
+    Attributes:
+        margin: What it needs beside its peak, as a part of that.
     """
 
     def __init__(self, estimate: Estimate, batch_size: int) -> None:
@@ -22,7 +25,7 @@ class RecordedStep:
         self._fits: dict[tuple[int, int], bool] = {}  # by batch and memory
         first = estimate.sketch(batch_size)
         self._peaks = {batch_size: int(first.peak)}
-        self._margin = first.margin
+        self.margin = first.margin
         self._within: dict[int, _PartOfBatch] = {}
 
     def within(self, whole: int) -> "RecordedStep":
@@ -32,11 +35,6 @@ class RecordedStep:
         if whole not in self._within:
             self._within[whole] = _PartOfBatch(self, whole)
         return self._within[whole]
-
-    @property
-    def margin(self) -> float:
-        """What it needs beside its peak, as a part of that."""
-        return self._margin
 
     @property
     def by_compiler(self) -> bool:
@@ -49,7 +47,7 @@ class RecordedStep:
         if self.by_compiler:  # from now on the lines to other sizes go through it
             self._peaks.clear()
             self._fits.clear()
-            self._margin = exact.margin
+            self.margin = exact.margin
         self._learn(exact, memory)
 
     def peak(self, batch_size: int) -> int:
@@ -65,7 +63,7 @@ class RecordedStep:
     def need(self, batch_size: int, memory: int) -> int:
         """The predicted peak with its margin; more than the memory where it does not fit."""
         peak = self.peak(batch_size)
-        need = math.ceil(peak * (1 + self._margin))
+        need = math.ceil(peak * (1 + self.margin))
         asked = (batch_size, memory)
         if asked not in self._fits and peak < memory < need:
             # Under just this limit there may be fewer gaps between tensors than elsewhere.
@@ -115,10 +113,9 @@ class _PartOfBatch(RecordedStep):
         self._step, self._whole = step, whole
         self._fits = {}
         self._peaks = {}
-        self._margin = step.margin
+        self.margin = step.margin
 
     def peak(self, batch_size: int) -> int:
-        """The predicted peak."""
         if batch_size in self._peaks:
             return self._peaks[batch_size]
         left = self.estimate.made_from.left_by_parts * max(0, self._whole - batch_size)

@@ -59,7 +59,6 @@ class Recordings:
         return self.need(lever.undo(recipe), batch_size) - lever.predict_saving(self, recipe, batch_size)
 
     def activations(self, batch_size: int) -> int:
-        """What of the stock step's peak are activations."""
         if batch_size not in self._activations:
             self._activations[batch_size] = self.stock.activations(batch_size)
         return self._activations[batch_size]
@@ -69,7 +68,6 @@ class Recordings:
         return self.stock.estimate.waiting.at(batch_size)
 
     def fixed_time(self, batch_size: int) -> float:
-        """The time of a step that does not depend on the batch, as a part of the stock step's."""
         return self.stock.estimate.made_from.fixed_part(batch_size)
 
     def saved_by_segments(self, segments: Segments, batch_size: int) -> int:

@@ -135,19 +135,8 @@ def _show_run(run: "Run") -> Html:
 
 
 def _show_memory(record: "MemoryRecord") -> Html:
-    rows = [
-        [
-            phase.epoch + 1,
-            phase.phase,
-            *("-" if size is None else size for size in (phase.device, phase.device_peak)),
-            phase.host,
-            phase.host_peak,
-        ]
-        for phase in record.phases
-    ]
-    head = ["epoch", "phase", record.device, "peak", "host", "peak"]
     leaks = (element("p", str(growth), class_="mf-warn") for growth in record.growths)
-    return join([table(rows, head=head, right=[0, 2, 3, 4, 5]), *leaks])
+    return join([table(record.rows, head=record.head, right=[0, 2, 3, 4, 5]), *leaks])
 
 
 def _show_record(record: "RunRecord") -> Html:

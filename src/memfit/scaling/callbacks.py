@@ -1,11 +1,11 @@
 """Callbacks on several ranks: all of them decide alike, and rank 0 alone writes files."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
 
+from memfit.compat.attributes import overridden
 from memfit.scaling.survivors import meeting_others
 from memfit.steps.sharded_state import sharded_state
 from memfit.training.monitoring.monitoring import list_callbacks
@@ -50,20 +50,11 @@ def is_of_rank_0(callback: Any) -> bool:
     return isinstance(callback, kinds)
 
 
-@contextmanager
-def saving_of_rank(model: keras.Model, rank: int) -> Iterator[None]:
+def saving_of_rank(model: keras.Model, rank: int) -> AbstractContextManager[None]:
     """Lets a model be saved by rank 0 alone: on the others `save` and `save_weights` do nothing for a while."""
     if rank == 0:
-        yield
-        return
-    names = [name for name in ("save", "save_weights") if name not in vars(model)]
-    for name in names:
-        object.__setattr__(model, name, _save_nothing)
-    try:
-        yield
-    finally:
-        for name in names:
-            object.__delattr__(model, name)
+        return nullcontext()
+    return overridden(model, save=_save_nothing, save_weights=_save_nothing)
 
 
 def _save_nothing(*args: Any, **kwargs: Any) -> None:

@@ -22,7 +22,7 @@ from memfit.scaling.survivors import meeting_others
 from memfit.scaling.synchronized import normalising_layers
 from memfit.sizes import Size
 from memfit.steps.installing import is_custom, why_not_micro_batches
-from memfit.steps.micro_batches.additivity import TRIED_SAMPLES
+from memfit.steps.micro_batches.trial import SAMPLES
 from memfit.training.batches import batch_size_of, count_data
 from memfit.training.feeding import feed_of, fingerprint_data
 from memfit.training.running import current_runner
@@ -117,7 +117,7 @@ def explain_mixed_samples(model: keras.Model, data: Any, allowed: Fidelity, coun
     Raises:
         InvalidInput: If they do, and only exact results are allowed.
     """
-    job = Job(model, TRIED_SAMPLES, Size(0), allowed, data)
+    job = Job(model, SAMPLES, Size(0), allowed, data)
     reason = job.outputs_differ or job.losses_differ
     if reason is None:
         return

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from memfit.compat import keras_training
+from memfit.data.shapes import count_samples
 from memfit.errors import InvalidInput
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
@@ -34,7 +35,7 @@ from memfit.steps.host_arrays import HostArrays
 from memfit.steps.sharded_state import sharded_state
 from memfit.steps.share import Share, split_evenly, use_ranks
 from memfit.steps.train_step import TrainStep
-from memfit.training.batches import count_data, count_samples
+from memfit.training.batches import count_data
 from memfit.training.guard.evaluation import slice_batch
 from memfit.training.peers import Peers
 

@@ -21,7 +21,7 @@ def as_integers(value: Any) -> Any:
 
 
 def from_integers(bits: Any, dtype: Any) -> Any:
-    """The tensor that `_as_integers` was made from."""
+    """The tensor that `as_integers` was given."""
     dtype = tf.as_dtype(dtype)
     if dtype.is_floating:
         return tf.bitcast(tf.cast(bits, tf.uint16) if dtype.size == 2 else bits, dtype)

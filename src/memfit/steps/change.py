@@ -3,11 +3,12 @@
 import sys
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
 
 from memfit.errors import InvalidInput
+from memfit.sizes import to_plain
 
 # Where memfit's own changes are defined. They import Keras, which a process that only shows them does without.
 _HOMES = ("memfit.steps.precision", "memfit.steps.lighter_state", "memfit.steps.sharded_state")
@@ -33,7 +34,7 @@ class Change(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain data that `from_json` reads."""
-        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+        return {"kind": self.kind, **to_plain(self)}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Change":

@@ -1,12 +1,13 @@
 """A model's own `train_step`, which cannot be split: it is noted whether it had begun to update the weights."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from memfit.compat.attributes import overridden
 from memfit.estimation.optimizers import optimizers_of
 from memfit.steps.rematerialisation import Segments, rematerialised_tapes
 from memfit.steps.tracing import Body
@@ -36,14 +37,11 @@ def watch_updates(model: keras.Model, begun: tf.Variable, segments: Segments | N
         return apply
 
     def train_step(data: Any) -> Any:
-        for optimizer in optimizers:
-            object.__setattr__(optimizer, "apply", watched(optimizer))
-        rematerialised = nullcontext() if segments is None else rematerialised_tapes(model, segments)
-        try:
-            with rematerialised:
-                return model.train_step(data)
-        finally:
+        with ExitStack() as stack:
             for optimizer in optimizers:
-                object.__delattr__(optimizer, "apply")
+                stack.enter_context(overridden(optimizer, apply=watched(optimizer)))
+            if segments is not None:
+                stack.enter_context(rematerialised_tapes(model, segments))
+            return model.train_step(data)
 
     return train_step

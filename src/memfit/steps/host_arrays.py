@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from memfit.compat import keras_data, keras_training
+from memfit.data.shapes import count_samples, leaves_of
 from memfit.estimation.recording.step import READ
 from memfit.steps.installing import is_custom
 from memfit.steps.micro_batches.samples import Samples
@@ -37,7 +38,7 @@ class HostArrays:
     @contextmanager
     def holding(self, arrays: Any) -> Iterator[None]:
         """Lets steps read these arrays for a while."""
-        self._leaves = [leaf for leaf in keras.tree.flatten(arrays) if leaf is not None]
+        self._leaves = leaves_of(arrays)
         try:
             yield
         finally:
@@ -59,7 +60,7 @@ class HostArrays:
 
     def take(self, numbers: tf.Tensor) -> Any:
         """Returns the samples of these numbers as tensors; in a graph they are read when it runs."""
-        present = [spec for spec in keras.tree.flatten(self._specs) if spec is not None]
+        present = leaves_of(self._specs)
         with tf.name_scope(READ):
             tensors = tf.numpy_function(
                 lambda wanted: [leaf[wanted] for leaf in self._leaves],
@@ -124,8 +125,8 @@ def on_host(
     kept = keras_training.kept_steps(model)
     shapes = repr(keras.tree.map_structure(_spec, arrays))
     host = kept.setdefault(("arrays", shapes), HostArrays(arrays))
-    samples = len(next(leaf for leaf in keras.tree.flatten(arrays) if leaf is not None))
-    numbered.update(x=np.arange(samples), y=None, sample_weight=None, class_weight=None, validation_split=0.0)
+    numbers = np.arange(count_samples(arrays))
+    numbered.update(x=numbers, y=None, sample_weight=None, class_weight=None, validation_split=0.0)
     keras_training.build(model, *host.specs)
     with host.holding(arrays):
         yield numbered, host
@@ -150,7 +151,7 @@ def why_not_host_arrays(model: Any, data: Any) -> str | None:
 
 def _are_arrays(data: Any) -> bool:
     """Whether data is NumPy arrays of numbers and nothing else, in any nested structure."""
-    leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
+    leaves = leaves_of(data)
     return bool(leaves) and all(
         isinstance(leaf, np.ndarray) and leaf.ndim > 0 and leaf.dtype.kind in "biuf" for leaf in leaves
     )

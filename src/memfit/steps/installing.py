@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from memfit.compat import keras_training
+from memfit.compat.attributes import overridden
 from memfit.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -71,14 +72,8 @@ def installed(model: keras.Model, **steps: "Step | None") -> Iterator[None]:
     given the model is not touched.
     """
     chosen = {name: step for name, step in steps.items() if step is not None}
-    with replaced(model, **{_FUNCTIONS[name]: None for name in chosen}):
-        for name, step in chosen.items():
-            object.__setattr__(model, name, step)
-        try:
-            yield
-        finally:
-            for name in chosen:
-                object.__delattr__(model, name)
+    with replaced(model, **{_FUNCTIONS[name]: None for name in chosen}), overridden(model, **chosen):
+        yield
 
 
 @contextmanager

@@ -5,15 +5,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memfit.errors import InvalidInput
+from memfit.errors import InvalidInput, check_count
+from memfit.sizes import to_plain
 from memfit.steps.change import Change
 from memfit.steps.segments import Segments
 
 
 def check_size(name: str, size: Any) -> None:
     """Refuses an invalid number of samples; None is valid."""
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-        raise InvalidInput(f"`{name}` is a whole number of samples, at least 1", received=size)
+    if size is not None:
+        check_count(f"`{name}` is a whole number of samples, at least 1", size)
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,7 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain data that `from_json` reads."""
-        return {
-            "micro_batch": self.micro_batch,
-            "segments": None if self.segments is None else self.segments.to_json(),
-            "inputs_on_host": self.inputs_on_host,
-            "changes": [change.to_json() for change in self.changes],
-            "validation_batch": self.validation_batch,
-            "immediate_update": self.immediate_update,
-        }
+        return to_plain(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Recipe":

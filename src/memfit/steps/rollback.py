@@ -89,7 +89,6 @@ class ModelRollback(Rollback):
         self._looks_again = True
 
     def undo(self) -> None:
-        """Puts back what was noted."""
         super().undo()
         known = {id(variable) for variable in self._variables}
         for metric in self._model.metrics:

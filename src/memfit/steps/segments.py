@@ -1,10 +1,10 @@
 """`Segments`: which forward tensors a training step keeps, and where its recomputation is divided."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from memfit.errors import InvalidInput
-from memfit.sizes import Size
+from memfit.sizes import Size, to_plain
 from memfit.tables import table
 
 
@@ -47,10 +47,7 @@ class Segments:
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain data that `from_json` reads."""
-        data = asdict(self)
-        data["stock_bytes"], data["activation_bytes"] = int(self.stock_bytes), int(self.activation_bytes)
-        data["starts"], data["kept"] = list(self.starts), list(self.kept)
-        return data
+        return to_plain(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Segments":

@@ -1,13 +1,15 @@
 """The slots of an optimizer: variables that stay while their values come and go."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from memfit.compat.attributes import overridden
 
 
 def innermost(optimizer: Any) -> Any:
@@ -20,21 +22,15 @@ def innermost(optimizer: Any) -> Any:
 @contextmanager
 def saved_with_wrappers(optimizer: Any) -> Iterator[None]:
     """Lets loss scaling save the state of the optimizer inside as that one saves it itself, for a while."""
-    wrappers = []
-    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        wrappers.append(optimizer)
-        optimizer = optimizer.inner_optimizer
-    for wrapper in wrappers:
-        inside = {id(variable) for variable in optimizer.variables}
-        own = [variable for variable in wrapper.variables if id(variable) not in inside]
-        object.__setattr__(wrapper, "save_own_variables", partial(_save_both, own, optimizer))
-        object.__setattr__(wrapper, "load_own_variables", partial(_load_both, own, optimizer))
-    try:
+    wrapper, inner = optimizer, innermost(optimizer)
+    inside = {id(variable) for variable in inner.variables}
+    with ExitStack() as stack:
+        while wrapper is not inner:
+            own = [variable for variable in wrapper.variables if id(variable) not in inside]
+            save, load = partial(_save_both, own, inner), partial(_load_both, own, inner)
+            stack.enter_context(overridden(wrapper, save_own_variables=save, load_own_variables=load))
+            wrapper = wrapper.inner_optimizer
         yield
-    finally:
-        for wrapper in wrappers:
-            object.__delattr__(wrapper, "save_own_variables")
-            object.__delattr__(wrapper, "load_own_variables")
 
 
 def _save_both(own: Sequence[Any], inner: Any, store: Any) -> None:
@@ -68,11 +64,8 @@ def build_without(
             let_go(made)
         return made
 
-    object.__setattr__(optimizer, "add_variable_from_reference", add_empty)
-    try:
+    with overridden(optimizer, add_variable_from_reference=add_empty):
         optimizer.build(variables)
-    finally:
-        object.__delattr__(optimizer, "add_variable_from_reference")
 
 
 def let_go(variable: Any) -> None:

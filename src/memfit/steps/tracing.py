@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from memfit.compat.tf_runtime import refuses_to_run_one_by_one
+from memfit.data.shapes import leaves_of
 from memfit.steps.recipe import Recipe
 from memfit.steps.rematerialisation import run_one_by_one
 
@@ -58,7 +59,7 @@ class CompiledStep:
         data = keras.tree.map_structure(lambda leaf: None if _is_optional(leaf) else leaf, data)
         if self._model.run_eagerly:
             return self._body(data)
-        present = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
+        present = leaves_of(data)
         promises = [leaf for leaf in keras.tree.flatten(spec) if _is_promise(leaf)]
         signature = tuple(promises) if len(promises) == len(present) else None
         return self._function(data, signature)(*present)

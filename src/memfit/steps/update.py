@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from memfit.compat.attributes import overridden
 from memfit.compat.tf_graphs import Op, make_variable, run_after, set_input
 from memfit.steps.gradients import GradientShelf, empties, empty
 from memfit.steps.placeholder_buffers import UpdatePlaceholders
@@ -98,11 +99,8 @@ class Update:
                     # What loss scaling does after its optimizer is the rest of that branch: it waits too.
                     tf.control_dependencies([last]).__enter__()
 
-            object.__setattr__(optimizer, "apply", apply)
-            try:
+            with overridden(optimizer, apply=apply):
                 self._model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-            finally:
-                object.__delattr__(optimizer, "apply")
             with tf.control_dependencies(writing(graph.get_operations())):
                 all_done = tf.no_op()  # one edge for each op that follows, not one from every write
             with tf.control_dependencies([all_done]):

@@ -75,8 +75,7 @@ class MeasuredLoop:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the figures as plain data."""
-        parts = {kind: int(size) for kind, size in self.parts.items()}
-        return to_plain(self) | {"parts": parts, "advice": self.advise()}
+        return to_plain(self) | {"advice": self.advise()}
 
     def __repr__(self) -> str:
         rows = [[kind, size, f"{size / self.peak:.0%}"] for kind, size in self.parts.items() if size]

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 
 from memfit.compat import keras_data
 from memfit.compat.tf_datasets import dataset_batch_size
 from memfit.data.peeking import FirstBatch, first_batch, is_generator, peek_at_generator
+from memfit.data.shapes import count_samples
 from memfit.errors import CannotTell, InvalidInput
 
 KERAS_DEFAULT = 32
@@ -66,12 +66,6 @@ def batch_size_of(x: Any, batch_size: int | None, first: FirstBatch | None = Non
         received="a tf.data.Dataset" if keras_data.is_dataset(x) else type(x).__name__,
         remedy="Make a plan with memfit.plan(model, batch_size=..., memory=...) and pass it as plan=",
     )
-
-
-def count_samples(batch: Any) -> int:
-    """Counts the samples in a batch."""
-    leaf = next(leaf for leaf in keras.tree.flatten(batch) if leaf is not None)
-    return int((leaf.shape if hasattr(leaf, "shape") else np.shape(leaf))[0])
 
 
 def first_samples(arguments: Mapping[str, Any], first: FirstBatch | None) -> Any:

@@ -1,8 +1,7 @@
 """What lies in the memory beside a loss function: the optimizer's state, other networks, data."""
 
 import gc
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,6 +10,7 @@ import tensorflow as tf
 from memfit.budgets.budget import read_count
 from memfit.budgets.peaks import device_name
 from memfit.compat.keras_optimizers import is_built_for
+from memfit.estimation.recording.kept import size_of
 from memfit.steps.losses.function import LossFunction
 
 # What an optimizer keeps for each variable, where none is built yet: Adam's two moments.
@@ -24,14 +24,11 @@ def measure_beside(loss: LossFunction, tensors: Sequence[Any]) -> tuple[int, str
     """
     slots = _optimizer_state(loss)
     count = read_count(device_name())
-    to_come = _MOMENTS * count_bytes(loss.values) if slots is None else 0
+    to_come = _MOMENTS * sum(map(size_of, loss.values)) if slots is None else 0
     if count is None:
         return to_come + (slots or 0), "for the optimizer's state"
-    known = count_bytes(weight.value for weight in loss.variables)
-    batch = count_bytes(
-        tensor for tensor in tensors if tf.is_tensor(tensor) and tensor.shape.is_fully_defined()
-    )
-    in_use = max(0, int(count.current) - known - batch)
+    sized = [tensor for tensor in tensors if tf.is_tensor(tensor) and tensor.shape.is_fully_defined()]
+    in_use = max(0, int(count.current) - sum(map(size_of, [*loss.variables, *sized])))
     what = "in use now" if slots is not None else "in use now, and two moments of an optimizer to come"
     return in_use + to_come, what
 
@@ -42,9 +39,4 @@ def _optimizer_state(loss: LossFunction) -> int | None:
     # `isinstance` would run the code of proxies.
     optimizers = [thing for thing in gc.get_objects() if issubclass(type(thing), keras.optimizers.Optimizer)]
     built = [optimizer for optimizer in optimizers if is_built_for(optimizer, weight)]
-    return sum(count_bytes(optimizer.variables) for optimizer in built) if built else None
-
-
-def count_bytes(variables: Iterable[Any]) -> int:
-    """Returns the bytes of some variables or tensors."""
-    return sum(math.prod(variable.shape) * int(tf.as_dtype(variable.dtype).size) for variable in variables)
+    return sum(size_of(slot) for optimizer in built for slot in optimizer.variables) if built else None

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from memfit.errors import InvalidInput
+from memfit.errors import InvalidInput, check_count
 from memfit.planning.fidelity import Fidelity
 from memfit.planning.plan import Plan
 from memfit.steps.host_arrays import HostArrays
@@ -126,8 +126,8 @@ def find_peers(ranks: str | int = "auto") -> Peers:
     Raises:
         InvalidInput: If there are others than that.
     """
-    if ranks != "auto" and (isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1):
-        raise InvalidInput('`ranks` is "auto" or a number of processes, at least 1', received=ranks)
+    if ranks != "auto":
+        check_count('`ranks` is "auto" or a number of processes, at least 1', ranks)
     peers = _find()
     if ranks not in ("auto", peers.count):
         raise InvalidInput(

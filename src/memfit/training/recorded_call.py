@@ -28,7 +28,6 @@ class RecordedCall:
     """A call of `fit`; its record is written as it goes, and a failure to do so is not the training's.
 
     Args:
-        model: The model.
         arguments: Keras's arguments.
         memory: What was asked for.
         allowed: The farthest that a plan may go.

@@ -6,7 +6,7 @@ from typing import Any
 
 from memfit.planning.plan import Plan
 from memfit.showing import Shown
-from memfit.sizes import Size
+from memfit.sizes import Size, plain
 from memfit.tables import table
 from memfit.training.guard.events import Event
 from memfit.training.monitoring.record import MemoryRecord
@@ -48,14 +48,15 @@ class Run(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the run as plain data, sizes in bytes."""
-        return {
-            "plan": None if self.plan is None else self.plan.to_json(),
-            "predicted": None if self.predicted is None else int(self.predicted),
-            "measured": None if self.measured is None else int(self.measured),
-            "events": [event.to_json() for event in self.events],
-            "monitored": None if self.monitored is None else self.monitored.to_json(),
+        told = {
+            "plan": self.plan,
+            "predicted": self.predicted,
+            "measured": self.measured,
+            "events": self.events,
+            "monitored": self.monitored,
             "record": None if self.record is None else str(self.record),
         }
+        return plain(told)
 
 
 def judge(plan: Plan, measured: int, *, ran_out: bool = False) -> str | None:

@@ -46,7 +46,6 @@ class Runner:
         """Calls Keras's `fit` and returns its result.
 
         Args:
-            model: The model.
             arguments: All arguments of Keras's `fit`, by name.
             plan: The plan that is followed; None for none.
             data_fingerprint: What the data is recognised by (`feeding.fingerprint_data`); 0 where nothing is known.

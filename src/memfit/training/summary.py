@@ -29,8 +29,6 @@ def summarise(
     """Describes a job and its plan.
 
     Args:
-        plan: The plan.
-        model_name: The model's name.
         arguments: Keras's arguments.
         call: Which call of fit() of a script it is, counted from 0.
         asked: Whether the memory was asked for; otherwise it is what is free.

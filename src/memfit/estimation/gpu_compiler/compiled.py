@@ -3,8 +3,6 @@
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -131,9 +129,5 @@ def load_or_compile(hlo: bytes, target: str, version: str, compile_step: Callabl
         return Compiled.from_json(json.loads(file.read_text()))
     compiled = compile_step()
     with contextlib.suppress(OSError):  # a home that cannot be written to costs time, not the answer
-        file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=file.parent)
-        with os.fdopen(descriptor, "w") as stream:
-            json.dump(asdict(compiled), stream)
-        Path(name).replace(file)
+        disk_cache.write_whole(file, json.dumps(asdict(compiled)).encode())
     return compiled

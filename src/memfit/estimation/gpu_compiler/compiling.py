@@ -87,7 +87,6 @@ def run_compiler(
 
     Args:
         function: What compiles.
-        args: Its arguments.
         environment: Environment variables beside the caller's.
         who: The subject of the sentence that says why.
         refusal: What to raise for whatever it raises: XLA, JAX, TensorFlow and a model's code have their own types.

@@ -1,6 +1,5 @@
 """A training step as the HLO that XLA gets of it, without running it: no data, only shapes."""
 
-import math
 from contextlib import suppress
 from typing import Any
 
@@ -8,6 +7,7 @@ from memfit.compat import keras_layers, keras_training, tf_profiles
 from memfit.compat.keras_optimizers import know_own_variables
 from memfit.estimation.gpu_compiler.compiled import NotCompiled, Parts
 from memfit.estimation.gpu_compiler.compiling import run_compiler
+from memfit.estimation.recording.kept import size_of
 from memfit.estimation.recording.keras_step import KerasStep
 from memfit.estimation.recording.sending import unpacked
 from memfit.estimation.recording.specs import Spec, mapped
@@ -21,7 +21,6 @@ def lower_step(payload: bytes, build: Build | None, batch: int, phase: str) -> t
     Args:
         payload: What `packed` made.
         build: Builds the training step; None for the model's own.
-        batch: The batch size.
         phase: "train", "validate" or "predict".
 
     Returns:
@@ -67,15 +66,9 @@ def describe_parts(model: Any, spec: Spec, phase: str) -> Parts:
     mapped(leaves.append, spec.structure)
     optimizer = model.optimizer.variables if phase == "train" else []
     return Parts(
-        weights=sum(_bytes(variable) for variable in model.variables),
-        optimizer=sum(_bytes(variable) for variable in optimizer),
-        sample=sum(_bytes(leaf) for leaf in leaves),
+        weights=sum(map(size_of, model.variables)),
+        optimizer=sum(map(size_of, optimizer)),
+        sample=sum(map(size_of, leaves)),
         layers=tuple(layer.name for layer in keras_layers.all_layers(model) if layer is not model),
         optimizer_name=getattr(model.optimizer, "name", ""),
     )
-
-
-def _bytes(part: Any) -> int:
-    import tensorflow as tf
-
-    return math.prod(int(size) for size in part.shape) * int(tf.as_dtype(part.dtype).size)

@@ -17,7 +17,7 @@ from memfit.tables import table
 
 
 class CompiledSource:
-    """A GPU's compiler as the source of an estimate.
+    """A GPU's compiler as the `Source` of an estimate.
 
     Attributes:
         text: Where the figures come from, as a sentence.
@@ -84,7 +84,7 @@ class CompiledSource:
 
 
 class CompiledStep:
-    """The prediction of a compiled step at one batch size.
+    """The `Prediction` of a compiled step at one batch size.
 
     Attributes:
         parts: What the arguments of the step are made of.
@@ -135,7 +135,6 @@ class CompiledStep:
         return Size(self.peak + sum(part.bytes for part in self.unknown))
 
     def needs_at_most(self, memory: Size) -> bool:
-        """Whether `needed` is not more than `memory`."""
         return self.needed <= memory
 
     def peak_in(self, memory: Size) -> Size:
@@ -149,7 +148,6 @@ class CompiledStep:
 
     @cached_property
     def breakdown(self) -> Mapping[str, Size]:
-        """Bytes by kind at the peak; they add up to it."""
         sums: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         for tensor in self._living:
             sums[tensor.kind] += tensor.bytes
@@ -202,7 +200,6 @@ class CompiledStep:
 
     @property
     def remarks(self) -> list[str]:
-        """Lines for a person about what is needed."""
         return [
             "not known to the compiler",
             table([[part.name, part.bytes, part.source] for part in self.unknown if part.bytes], right=[1]),

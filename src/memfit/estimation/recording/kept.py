@@ -1,5 +1,6 @@
 """The variables that are there before the first step: whose they are, and what allocated them."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -45,10 +46,7 @@ def kept_variables(
     """Returns the variables that are there before the first step, with their sizes after some.
 
     Args:
-        model: The model.
         optimizers: Those of its optimizers whose state is not made by the first step.
-        step: The step that was recorded.
-        trace: The step's trace.
         setup: What was allocated before its first run.
         own: Whether the step is the model's own, so that what it keeps besides are weights.
     """
@@ -81,10 +79,7 @@ def size_of(variable: Any) -> int:
     """Returns the bytes of a variable or tensor."""
     import tensorflow as tf
 
-    elements = 1
-    for size in variable.shape:
-        elements *= int(size)
-    return elements * int(tf.as_dtype(variable.dtype).size)
+    return math.prod(map(int, variable.shape)) * int(tf.as_dtype(variable.dtype).size)
 
 
 def _address(variable: Tensor) -> int:

@@ -18,7 +18,7 @@ from memfit.estimation.recording.recording import Step as RecordedStep
 from memfit.estimation.recording.sending import unpacked
 from memfit.estimation.recording.specs import Spec, bytes_per_sample
 from memfit.estimation.recording.step import Build, Model, Step, Traced
-from memfit.estimation.recording.trace import Event, Trace, mark, traced
+from memfit.estimation.recording.trace import Event, mark, traced
 from memfit.estimation.recording.tracing import Traces, inputs_of, trace_first
 from memfit.estimation.recording.xla import compiled_for
 
@@ -62,7 +62,7 @@ def record(
         know_own_variables(optimizer)
     if hasattr(model, "train_step"):  # a loss function has its variables
         make_variables(model, spec, only or min(largest, 2), phase)
-    with traced() as trace:
+    with traced() as seen:
         step = KerasStep(model, phase) if build is None else build(model)
         batches = ladder(largest, step.parts) if only is None else (only,)
         mark()
@@ -77,9 +77,7 @@ def record(
     there = [optimizer for optimizer in optimizers if optimizer not in fresh]
     slots = [variable.value for optimizer in there for variable in optimizer.variables]
     made = [] if traces.first is None else traces.first.variables
-    setup = Setup(
-        trace.steps[0] + trace.steps[2], {id(v): v for v in (*slots, *step.variables(), *made)}.values()
-    )
+    setup = Setup(seen[0] + seen[2], {id(v): v for v in (*slots, *step.variables(), *made)}.values())
     recorder = _StepRecorder(step, model, spec, traces)
     recorder.run_others(min(max(_SECONDS_BEFORE - (time.process_time() - begin), _SECONDS[0]), _SECONDS[1]))
     recorder.run_in_a_row(fresh)
@@ -183,13 +181,13 @@ class _StepRecorder:
 
     def _run_first(self, batch: int) -> None:
         """Runs a trace's first step, in which TensorFlow optimises it, and keeps the constants that this leaves."""
-        with traced() as trace:
+        with traced() as seen:
             self._run(batch)
             mark()
-        self.folded += (RecordedStep(batch, _folded(trace.steps[0])),)
+        self.folded += (RecordedStep(batch, _folded(seen[0])),)
 
     def _record_others(self, batches: tuple[int, ...], larger: int | None) -> None:
-        with traced() as trace:
+        with traced() as seen:
             for batch in batches[:-1]:
                 begin = time.process_time()
                 self._run(batch)
@@ -208,7 +206,7 @@ class _StepRecorder:
                 others.append(larger)
         self.others = tuple(
             RecordedStep(batch, self._with_batch(events, batch))
-            for batch, events in zip(others, trace.steps, strict=True)
+            for batch, events in zip(others, seen, strict=True)
         )
 
     @property
@@ -235,7 +233,7 @@ class _StepRecorder:
         firsts = count = 0
         wanted = 1
         times: list[float] = []
-        with traced() as trace:
+        with traced() as seen:
             mark()
             begin = time.process_time()
             while count < _STEPS.start or (count < most and time.process_time() - begin < _SECONDS_OF_MORE):
@@ -254,15 +252,15 @@ class _StepRecorder:
                 if count == 1 and fresh:
                     wanted = max(1, int(min(most, _SECONDS_OF_MORE / (time.process_time() - begin))) // STEPS)
         self.seconds.append((self._largest, min(times)))
-        self._keep(trace, firsts, count)
+        self._keep(seen, firsts, count)
 
-    def _keep(self, trace: Trace, firsts: int, count: int) -> None:
+    def _keep(self, seen: Sequence[tuple[Event, ...]], firsts: int, count: int) -> None:
         # What comes before a first step is the making of the optimizer's state.
         first_steps = range(2, 2 * firsts + 1, 2)
-        later_steps = range(len(trace.steps) - (count - firsts), len(trace.steps))
-        self.starts = tuple(trace.steps[number - 1] for number in first_steps)
+        later_steps = range(len(seen) - (count - firsts), len(seen))
+        self.starts = tuple(seen[number - 1] for number in first_steps)
         self.steps = tuple(
-            RecordedStep(self._largest, self._with_batch(trace.steps[number], self._largest))
+            RecordedStep(self._largest, self._with_batch(seen[number], self._largest))
             for number in (*first_steps, *later_steps)
         )
 

@@ -1,5 +1,6 @@
 """What a batch of the training data looks like: shapes and types, taken from the model or from an example."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -105,8 +106,7 @@ def spec_of(model: Any, data: Any = None) -> Spec:
     if data is not None:
         return Spec(_from_example(model, data))
     x = mapped(lambda t: _leaf(t.name, t.shape, t.dtype), inputs_of(model))
-    y = mapped(lambda t: t, _targets(model))
-    return Spec((x, y))
+    return Spec((x, _targets(model)))
 
 
 def fixed_batch(model: Any) -> int | None:
@@ -119,17 +119,9 @@ def bytes_per_sample(spec: Spec) -> list[int]:
     """Returns the bytes of each tensor of a batch, per sample."""
     import tensorflow as tf
 
-    sizes: list[int] = []
-
-    def add(leaf: Any) -> None:
-        elements = 1
-        for size in leaf.shape:
-            elements *= size
-        if leaf.has_samples:
-            sizes.append(elements * tf.as_dtype(leaf.dtype).size)
-
-    mapped(add, spec.structure)
-    return sizes
+    leaves: list[Leaf] = []
+    mapped(leaves.append, spec.structure)
+    return [math.prod(leaf.shape) * tf.as_dtype(leaf.dtype).size for leaf in leaves if leaf.has_samples]
 
 
 def mapped(function: Any, structure: Any) -> Any:
@@ -160,18 +152,13 @@ def _leaf(name: str, shape: Any, dtype: Any, remedy: str = EXAMPLE) -> Leaf:
 
 def _targets(model: Any) -> Any:
     """Targets as the compiled loss wants them: class numbers for sparse losses, else shaped like the outputs."""
-    import keras
-
     outputs = outputs_of(model)
     losses = model.loss
 
     def target(output: Any, loss: Any) -> Leaf:
         leaf = _leaf("output", output.shape, output.dtype)
         name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", ""))
-        sparse = (
-            keras.utils.to_snake_case(name) if hasattr(keras.utils, "to_snake_case") else str(name).lower()
-        )
-        if "sparse" in sparse:
+        if "sparse" in str(name).lower():
             return Leaf(leaf.shape[:-1], "int32")
         return Leaf(leaf.shape, "float32")
 

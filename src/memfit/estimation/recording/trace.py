@@ -5,7 +5,6 @@ import tempfile
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -46,17 +45,6 @@ class Event(NamedTuple):
     thread: int = 0
 
 
-@dataclass
-class Trace:
-    """What was seen while a trace was on.
-
-    Attributes:
-        steps: The events of the arena's allocator in order, one list for every `mark` and what came before it.
-    """
-
-    steps: list[tuple[Event, ...]] = field(default_factory=list)
-
-
 def mark() -> None:
     """Ends a step of the trace that is on."""
     import tensorflow as tf
@@ -66,23 +54,27 @@ def mark() -> None:
 
 
 @contextmanager
-def traced() -> Iterator[Trace]:
-    """Traces the arena's allocator while the block runs; the trace is filled when the block has ended."""
+def traced() -> Iterator[list[tuple[Event, ...]]]:
+    """Traces the arena's allocator while the block runs.
+
+    Yields:
+        A list that is filled when the block has ended: for every `mark` the events in order since the one before.
+    """
     import tensorflow as tf
 
-    trace = Trace()
+    steps: list[tuple[Event, ...]] = []
     with tempfile.TemporaryDirectory(prefix="memfit-") as folder:
         options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
         tf.profiler.experimental.start(folder, options)
         try:
-            yield trace
+            yield steps
         finally:
             tf.profiler.experimental.stop()
         for file in Path(folder).rglob("*.xplane.pb"):
-            _read(read_xspace(file.read_bytes()), trace)
+            _read(read_xspace(file.read_bytes()), steps)
 
 
-def _read(space: Any, trace: Trace) -> None:
+def _read(space: Any, steps: list[tuple[Event, ...]]) -> None:
     timed: list[tuple[int, Event]] = []
     marks: list[int] = []
     for plane in space.planes:
@@ -107,7 +99,7 @@ def _read(space: Any, trace: Trace) -> None:
     times = [time for time, _ in timed]
     marks.sort()
     ends = [bisect_left(times, time) for time in marks]
-    trace.steps.extend(tuple(events[begin:end]) for begin, end in pairwise([0, *ends]))
+    steps.extend(tuple(events[begin:end]) for begin, end in pairwise([0, *ends]))
 
 
 def _event(

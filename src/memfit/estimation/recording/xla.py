@@ -20,8 +20,6 @@ def compiled_for(step: Step, spec: Spec, recorded: RecordedStep, target: int | s
     line of its quarter and its half should meet.
 
     Args:
-        step: The step.
-        spec: Says the shapes of its batches.
         recorded: The step's events at the batch that was recorded.
         target: The batch size asked about; why not, where it is known not to compile.
     """
@@ -52,12 +50,6 @@ def events_at(step: Step, spec: Spec, recorded: RecordedStep, target: int) -> tu
 
     A compiled step asks for one buffer for all its temporaries and for its results. How XLA packs the former is no
     line in the batch, so it is asked; the batch itself is the only other thing that grows.
-
-    Args:
-        step: The step.
-        spec: Says the shapes of its batches.
-        recorded: The step's events at the batch that was recorded.
-        target: The batch size to compile for.
     """
     asked = [i for i, e in enumerate(recorded.events) if not e.freed and e.op.startswith(_COMPILED)]
     asked.sort(key=lambda index: -recorded.events[index].requested)
@@ -76,9 +68,6 @@ def read_ir(step: Step, spec: Spec, batch: int, stage: str, device: str | None =
     """Returns what XLA makes of a step at a batch size, without running it.
 
     Args:
-        step: The step.
-        spec: Says the shapes of its batches.
-        batch: The batch size.
         stage: How far XLA is to go, as `tf.function.experimental_get_compiler_ir` names it.
         device: What to compile for; TensorFlow's first choice unless told.
     """

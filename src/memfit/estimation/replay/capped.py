@@ -50,7 +50,6 @@ class _Threads:
 
     Args:
         replay: The run up to here.
-        step: The step.
     """
 
     def __init__(self, replay: Replay, step: PlayedStep) -> None:

@@ -7,25 +7,19 @@ is a list of rows, one for every look-up of a sample, and the rows of all parts 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from memfit.estimation.recording.step import JOINED
 from memfit.estimation.replay.events import allocation_of, is_birth
 from memfit.estimation.replay.naming import has_scope
-from memfit.estimation.replay.sizes import Bytes
+
+if TYPE_CHECKING:
+    from memfit.estimation.replay.script import Allocation
 
 
-class _Asked(Protocol):
-    @property
-    def op(self) -> str:
-        """The op that asked."""
-
-    @property
-    def polynomial(self) -> Bytes:
-        """Bytes as constant, per sample and per pair of samples."""
-
-
-def find_joined(allocations: Sequence[_Asked], order: Sequence[int], ends: Sequence[int]) -> frozenset[int]:
+def find_joined(
+    allocations: Sequence["Allocation"], order: Sequence[int], ends: Sequence[int]
+) -> frozenset[int]:
     """Returns the numbers of the allocations that grow with the whole batch, of all steps.
 
     Args:
@@ -55,7 +49,7 @@ def find_joined(allocations: Sequence[_Asked], order: Sequence[int], ends: Seque
     return frozenset(found)
 
 
-def sum_joined(allocations: Sequence[_Asked], step: Iterable[int]) -> float:
+def sum_joined(allocations: Sequence["Allocation"], step: Iterable[int]) -> float:
     """Returns the bytes per sample of what the parts of a step have left, as it is joined."""
     born = (allocations[code] for code in step if is_birth(code))
     return float(sum(each.polynomial[1] for each in born if has_scope(each.op, JOINED)))

@@ -23,7 +23,7 @@ _KEPT = 8
 
 
 class RecordedSource:
-    """A recording as the source of an estimate.
+    """A recording as the `Source` of an estimate.
 
     Attributes:
         script: The recorded steps.
@@ -60,27 +60,19 @@ class RecordedSource:
 
     @property
     def left_by_parts(self) -> float:
-        """Bytes per sample that micro-batches leave until the update."""
         return self.script.left_by_parts
 
     def within(self, whole: int) -> "RecordedSource":
-        """Returns the source of the same step in more micro-batches, of a batch of so many samples."""
         other = copy(self)
         other.whole = whole
         return other
 
     def at(self, batch: int) -> "ReplayedStep":
-        """Predicts a batch size."""
         if batch not in self._kept:
             if len(self._kept) >= _KEPT:
                 del self._kept[next(iter(self._kept))]
             self._kept[batch] = ReplayedStep(self, batch)
         return self._kept[batch]
-
-    @property
-    def seconds(self) -> tuple[tuple[int, float], ...]:
-        """The recorded batch sizes, each with the CPU time of a step."""
-        return self._seconds
 
     def fixed_part(self, batch: int) -> float:
         """The part of a step's time that does not depend on the batch, from the recorded steps of two sizes."""
@@ -112,7 +104,7 @@ class RecordedSource:
 
 
 class ReplayedStep:
-    """The prediction of a recorded step at one batch size.
+    """The `Prediction` of a recorded step at one batch size.
 
     Attributes:
         step_time: None: a CPU's times say nothing of a GPU's.
@@ -171,12 +163,10 @@ class ReplayedStep:
         return Size(self._cap.find() * _MIB + self._workspace)
 
     def needs_at_most(self, memory: Size) -> bool:
-        """Whether `needed` is not more than `memory`."""
         return self._cap.is_at_most((memory - self._workspace) // _MIB)
 
     @property
     def unknown(self) -> tuple[Unknown, ...]:
-        """What is needed beyond the peak, by reason."""
         error = int(self._error * self.peak)
         gaps = self.needed - self._workspace - self.peak - error
         parts = [
@@ -240,7 +230,6 @@ class ReplayedStep:
         return {kind: Size(parts.get(kind, 0)) for kind in KINDS}
 
     def top(self, count: int) -> tuple[Tensor, ...]:
-        """The largest tensors that are alive at the peak."""
         living = zip(self._moment.living, self._moment.lives, strict=True)
         largest = sorted(living, key=lambda item: -item[0][1])[:count]
         return tuple(
@@ -258,7 +247,6 @@ class ReplayedStep:
 
     @property
     def remarks(self) -> list[str]:
-        """Lines for a person about what is needed."""
         low, high = self.spread
         more = self.needed / self.peak - 1
         lines = [f"single steps peak between {low} and {high}; to run it needs {self.needed} ({more:+.1%})"]

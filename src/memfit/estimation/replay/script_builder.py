@@ -22,7 +22,6 @@ def build_script(recording: Recording, *optimizers: str) -> Script:
     """Turns a recording into what can be replayed at any batch size.
 
     Args:
-        recording: The recording.
         optimizers: Names of the model's optimizers, by which the ops of an update are known.
     """
     script = _ScriptBuilder(recording, optimizers).build()

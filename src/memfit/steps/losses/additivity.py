@@ -33,8 +33,6 @@ from memfit.steps.micro_batches.trial import (
 )
 from memfit.steps.micro_batches.varying import mix_labels, tell_apart, vary_samples
 
-__all__ = ["SAMPLES", "Trial", "try_in_parts"]
-
 
 @dataclass(frozen=True)
 class Trial:

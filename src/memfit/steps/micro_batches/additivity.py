@@ -10,10 +10,8 @@ from typing import Any
 import keras
 
 from memfit.compat.keras_layers import all_layers
-from memfit.steps.micro_batches.exactness import choose_samples, has_code_of_its_own, try_in_parts
-from memfit.steps.micro_batches.trial import SAMPLES
+from memfit.steps.micro_batches.exactness import has_code_of_its_own, try_in_parts
 
-TRIED_SAMPLES = SAMPLES
 # Losses of Keras that compare the samples of a batch, or divide by sums over it.
 _OVER_THE_BATCH = {"dice", "tversky", "circle"}
 
@@ -46,11 +44,6 @@ def find_loss_difference(model: keras.Model, data: Any) -> str | None:
         return None
     verdict = try_in_parts(model, data)
     return verdict.adds_up or verdict.differs
-
-
-def first_samples(data: Any) -> Any:
-    """Returns as many samples of a batch as a trial needs."""
-    return choose_samples(data, TRIED_SAMPLES)
 
 
 def _adds_up(loss: Any) -> bool:

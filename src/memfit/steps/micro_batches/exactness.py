@@ -18,6 +18,7 @@ import tensorflow as tf
 from memfit.compat import keras_data, keras_layers, keras_training
 from memfit.compat.keras_layers import all_layers
 from memfit.compat.tf_random import Draw, draws_replaced
+from memfit.data.shapes import count_samples, leaves_of
 from memfit.estimation.recording.sending import packed, unpacked
 from memfit.estimation.recording_process import recording_process
 from memfit.steps.micro_batches.batch import PartedBatch, PartResult
@@ -113,15 +114,14 @@ def _try_packed(payload: bytes) -> Verdict:
 
 def choose_samples(data: Any, count: int) -> Any:
     """Returns some samples from all over the data, as it is nested."""
-    leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
-    labels = keras.tree.flatten(data[1:]) if isinstance(data, tuple) else []
-    rows = choose_rows([leaf for leaf in labels if leaf is not None], int(leaves[0].shape[0]), count)
+    labels = leaves_of(data[1:]) if isinstance(data, tuple) else []
+    rows = choose_rows(labels, count_samples(data), count)
     return keras.tree.map_structure(lambda leaf: _take(leaf, rows), data)
 
 
 def _try(model: keras.Model, samples: Any) -> Verdict:
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(samples)
-    count = int(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None).shape[0])
+    count = count_samples(x)
     dataset = keras_data.array_dataset(x, y, sample_weight, count, shuffle=False, class_weight=None)
     few = next(iter(dataset))
     keras_training.build(model, *keras.utils.unpack_x_y_sample_weight(few), losses_alone=True)

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from memfit.compat import keras_layers, keras_training
+from memfit.data.shapes import leaves_of
 from memfit.steps.micro_batches.samples import Fraction, Part
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
@@ -170,8 +171,7 @@ def losses_of_part(
 
 def _share_of_added(part: Part, fraction: Any, loss: Any, total: Any) -> Any:
     """Returns a micro-batch's share of an added loss, of which Keras shows the total."""
-    samples = next(leaf for leaf in keras.tree.flatten(part.x) if leaf is not None).shape[0]
-    has_rows = loss.shape.rank != 0 and loss.shape[0] == samples
+    has_rows = loss.shape.rank != 0 and loss.shape[0] == leaves_of(part.x)[0].shape[0]
     return total if has_rows else total * fraction
 
 

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from memfit.compat.tf_graphs import Tensor, compiles_with_xla, take_slice
+from memfit.data.shapes import leaves_of
 from memfit.errors import InvalidInput
 
 
@@ -65,7 +66,7 @@ class TensorSamples(Samples):
     def __init__(self, data: Any) -> None:
         self._data = data
         self.specs = keras.utils.unpack_x_y_sample_weight(data)
-        leaves = [leaf for leaf in keras.tree.flatten(self.specs) if leaf is not None]
+        leaves = leaves_of(self.specs)
         for leaf in leaves:
             if leaf.shape.rank == 0:
                 raise InvalidInput(

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from memfit.compat import keras_layers, keras_training
+from memfit.data.shapes import leaves_of
 from memfit.errors import InvalidInput
 from memfit.steps.installing import is_custom
 from memfit.steps.micro_batches.accumulators import Accumulators, OtherKindOfGradient
@@ -89,8 +90,7 @@ def whole_batch_train_step(model: keras.Model, forward: Forward, apply: Apply | 
             y_pred = forward(x)
             begin = _ops_until_now()
             loss = keras_training.compute_loss(model, x, y, y_pred, sample_weight, training=True)
-            samples = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
-            keras_training.track_loss(model, loss, samples)
+            keras_training.track_loss(model, loss, tf.shape(leaves_of(x)[0])[0])
             loss = model.optimizer.scale_loss(loss)
         logs = model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         weights = model.trainable_weights

@@ -138,23 +138,15 @@ def _compare(whole: Outcome, parts: Outcome, weights: Sequence[Any], tolerance: 
 def moved(weights: Sequence[Any], seed: int | None) -> Iterator[None]:
     """Lets weights be a little different, everywhere and at random; exactly what they were afterwards.
 
-    What is read of a variable shares its buffer, and what is assigned has another: putting it back copies nothing.
-
     Args:
         seed: Of the random numbers; None to leave the weights as they are.
     """
-    kept: list[tuple[Any, Any]] = []
-    try:
-        if seed is not None:
-            random = np.random.default_rng(seed)
-            for weight in weights:
-                if weight.dtype.is_floating:
-                    kept.append((weight, weight.read_value()))
-                    weight.assign(_move(kept[-1][1], random))
+    moving = [] if seed is None else [weight for weight in weights if weight.dtype.is_floating]
+    random = np.random.default_rng(seed)
+    with put_back(moving):
+        for weight in moving:
+            weight.assign(_move(weight.read_value(), random))
         yield
-    finally:
-        for weight, value in kept:
-            weight.assign(value)
 
 
 @contextmanager
@@ -170,7 +162,10 @@ def unoptimised() -> Iterator[None]:
 
 @contextmanager
 def put_back(variables: Sequence[Any]) -> Iterator[None]:
-    """Lets variables be what they were, whatever is assigned to them meanwhile."""
+    """Lets variables be what they were, whatever is assigned to them meanwhile.
+
+    What is read of a variable shares its buffer, and what is assigned has another: putting it back copies nothing.
+    """
     values = [variable.read_value() for variable in variables]
     try:
         yield

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from memfit.data.shapes import count_samples
 from memfit.planning.levers.micro_batches import list_sizes
 from memfit.steps.installing import is_custom
 from memfit.steps.micro_batches.samples import slice_samples
@@ -15,7 +16,6 @@ from memfit.steps.rollback import ModelRollback
 from memfit.steps.share import split_evenly
 from memfit.steps.tracing import CompiledStep
 from memfit.steps.train_step import build_test_body
-from memfit.training.batches import count_samples
 from memfit.training.feeding import Feed
 from memfit.training.guard.ending import EndOfData
 from memfit.training.guard.events import Journal, OutOfMemory, Shortage, attempt, check_survivable

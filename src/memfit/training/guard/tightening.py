@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from memfit.data.peeking import FirstBatch
+from memfit.data.shapes import count_samples
 from memfit.planning.fidelity import NOT_EXACT, Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers import LEVERS, levers_for
@@ -12,9 +13,9 @@ from memfit.planning.levers.lever import Lever
 from memfit.planning.loss_job import LossJob, few_samples_of, spec_of_call
 from memfit.planning.plan import Plan
 from memfit.sizes import Size
-from memfit.steps.micro_batches.additivity import first_samples
+from memfit.steps.micro_batches.exactness import choose_samples
+from memfit.steps.micro_batches.trial import SAMPLES
 from memfit.steps.recipe import Recipe
-from memfit.training.batches import count_samples
 
 # Where it is not known what the step takes, this much of it is tried next. Every miss costs TensorFlow's 10 s, so
 # each further one in the same batch squares it: a half, a quarter, a sixteenth.
@@ -90,7 +91,8 @@ class Tightening:
         x = keras.utils.unpack_x_y_sample_weight(data)[0]
         samples = count_samples(x)
         if self._job is None:
-            self._job = Job(self._model, samples, Size(0), self._allow, data=FirstBatch(first_samples(data)))
+            few = FirstBatch(choose_samples(data, SAMPLES))
+            self._job = Job(self._model, samples, Size(0), self._allow, data=few)
         return self._job, samples
 
 

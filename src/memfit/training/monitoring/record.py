@@ -56,8 +56,15 @@ class MemoryRecord(Shown):
         """The most of the host's memory that was seen in any phase."""
         return max((phase.host_peak for phase in self.phases), default=None)
 
-    def __repr__(self) -> str:
-        rows = [
+    @property
+    def head(self) -> list[str]:
+        """The head of the table of its phases."""
+        return ["epoch", "phase", self.device, "peak", "host", "peak"]
+
+    @property
+    def rows(self) -> list[list[object]]:
+        """The rows of that table."""
+        return [
             [
                 phase.epoch + 1,
                 phase.phase,
@@ -67,8 +74,10 @@ class MemoryRecord(Shown):
             ]
             for phase in self.phases
         ]
-        head = ["epoch", "phase", self.device, "peak", "host", "peak"]
-        return "\n".join([table(rows, head=head, right=[0, 2, 3, 4, 5]), *map(str, self.growths)])
+
+    def __repr__(self) -> str:
+        phases = table(self.rows, head=self.head, right=[0, 2, 3, 4, 5])
+        return "\n".join([phases, *map(str, self.growths)])
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as plain data, sizes in bytes."""

@@ -3,12 +3,11 @@
 import contextlib
 import json
 import os
-import tempfile
 import time
 from functools import lru_cache
 from pathlib import Path
 
-from memfit.data.disk_cache import cache_folder
+from memfit.data.disk_cache import cache_folder, write_whole
 from memfit.errors import InvalidInput
 from memfit.training.records.record import RunRecord
 
@@ -31,22 +30,13 @@ def file_name(begun: float, identity: str) -> str:
 
 
 def write_record(record: RunRecord, folder: Path) -> Path:
-    """Writes a record under another name and renames it: a reader sees all of it or the one before.
+    """Writes a record, whole or not at all, and returns its file.
 
     Raises:
         OSError: If it cannot be written; nothing is left behind.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(record.begun, record.id)
-    text = json.dumps(record.to_json(), separators=(",", ":"))
-    descriptor, name = tempfile.mkstemp(prefix=".", dir=folder)
-    try:
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(text)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(path, json.dumps(record.to_json(), separators=(",", ":")).encode())
     return path
 
 

@@ -8,9 +8,9 @@ import psutil
 import tensorflow as tf
 
 from memfit.data.linting.holding import held_by
+from memfit.estimation.recording.kept import size_of
 from memfit.estimation.waiting import Waiting, held_bytes
 from memfit.planning.plan import Plan
-from memfit.training.beside import count_bytes
 
 BEFORE, STEP, DATA, COPY = (
     "the process when the training began (measured)",
@@ -29,7 +29,6 @@ def predict_host(
     operating system's allocator keeps between two steps outside of an arena.
 
     Args:
-        model: The model.
         arguments: Keras's arguments.
         plan: The plan; None for none.
         device: The device that trains, such as "CPU:0".
@@ -39,7 +38,7 @@ def predict_host(
     if on_cpu and plan is None:
         return {}
     variables = [*model.variables, *getattr(model.optimizer, "variables", ())]
-    kept = count_bytes({id(variable): variable for variable in variables}.values())
+    kept = sum(map(size_of, {id(variable): variable for variable in variables}.values()))
     parts = {BEFORE: int(psutil.Process().memory_info().rss)}
     if on_cpu and plan is not None:
         # Weights are there already; what waits beside a step is part of the plan.

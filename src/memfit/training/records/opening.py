@@ -78,9 +78,7 @@ def open_record(
 
     Args:
         place: Where it goes.
-        model: The model.
         arguments: Keras's arguments.
-        plan: The plan; None for none.
         memory: What was asked for; None for what is free.
         allow: The farthest that a plan may go.
         planning_seconds: How long the plan took to make.

@@ -1,7 +1,7 @@
 """The record of one training: a `RunRecord`, and its JSON."""
 
 import os
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
@@ -10,7 +10,7 @@ from memfit.errors import InvalidInput
 from memfit.estimation.step_timeline import StepTimeline
 from memfit.planning.plan import Plan
 from memfit.showing import Shown
-from memfit.sizes import Size
+from memfit.sizes import Size, to_plain
 from memfit.tables import table
 from memfit.training.records.surroundings import machine_id
 
@@ -217,20 +217,10 @@ class RunRecord(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as plain data that `from_json` reads."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self)}
-        sizes = {name: int(value) for name, value in plain.items() if isinstance(value, Size)}
-        return {
-            "format": FORMAT,
-            **plain,
-            **sizes,
-            "process": asdict(self.process),
-            "plan": None if self.plan is None else self.plan.to_json(),
-            "series": {name: list(values) for name, values in vars(self.series).items()},
-            "marks": [
-                {name: value for name, value in vars(mark).items() if value is not None}
-                for mark in self.marks
-            ],
-        }
+        marks = [
+            {name: value for name, value in vars(mark).items() if value is not None} for mark in self.marks
+        ]
+        return {"format": FORMAT, **to_plain(self), "marks": marks}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "RunRecord":

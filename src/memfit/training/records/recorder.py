@@ -234,11 +234,11 @@ class Recorder(keras.callbacks.Callback):
         self._written = time.monotonic()
 
 
-def mark_current(kind: str, says: str = "") -> None:
+def mark_current(kind: str) -> None:
     """Marks a moment in the record of the training that runs in this process, if there is one."""
     recorder = None if _current is None else _current()
     if recorder is not None:
-        recorder.mark(kind, says)
+        recorder.mark(kind)
 
 
 def _higher(before: Size | None, now: int | None) -> Size | None:

@@ -6,6 +6,7 @@ from memfit.training.records.record import Mark, Series
 
 MOST_ROWS = 400
 MOST_MARKS = 600
+_LONGEST_SENTENCE = 1000
 _FIRST_INTERVAL = 0.5  # seconds; doubled whenever there are too many rows
 _ROUTINE = ("epoch", "validation", "checkpoint")
 
@@ -51,9 +52,10 @@ def thin_out(marks: list[Mark]) -> list[Mark]:
     return thinner[-MOST_MARKS:]
 
 
-def shortened(mark: Mark, most: int = 1000) -> Mark:
+def shortened(mark: Mark) -> Mark:
     """Returns a mark whose sentence is not longer than a record can take."""
-    return mark if len(mark.says) <= most else replace(mark, says=mark.says[:most] + "...")
+    says = mark.says
+    return mark if len(says) <= _LONGEST_SENTENCE else replace(mark, says=says[:_LONGEST_SENTENCE] + "...")
 
 
 def _higher(first: int | None, second: int | None) -> int | None:

@@ -9,7 +9,7 @@ import psutil
 from memfit.budgets.budget import Budget, budget
 from memfit.budgets.memory import Memory, host_memory
 from memfit.budgets.nvml import GpuProcess, gpu_processes
-from memfit.sizes import Size
+from memfit.sizes import Size, plain, to_plain
 from memfit.training.records.files import read_records
 from memfit.training.records.record import RUNNING, RunRecord
 
@@ -46,7 +46,7 @@ class Training:
     def to_json(self) -> dict[str, Any]:
         """Returns what a live view shows as plain data, sizes in bytes."""
         record = self.record
-        return {
+        shown: dict[str, Any] = {
             "run": record.id,
             "pid": record.process.pid,
             "model": record.model,
@@ -55,17 +55,17 @@ class Training:
             "age": round(self.age, 1),
             "device": {
                 "name": record.device,
-                "now": _plain(self.device_now),
-                "peak": _plain(record.device_peak),
-                "predicted": _plain(record.predicted),
-                "budget": _plain(record.memory),
-                "driver": _plain(self.gpu),
+                "now": self.device_now,
+                "peak": record.device_peak,
+                "predicted": record.predicted,
+                "budget": record.memory,
+                "driver": self.gpu,
             },
             "host": {
-                "now": int(self.host),
-                "peak": _plain(record.host_peak),
-                "predicted": _plain(record.host_predicted),
-                "limit": self.limit.to_json(),
+                "now": self.host,
+                "peak": record.host_peak,
+                "predicted": record.host_predicted,
+                "limit": self.limit,
             },
             "epoch": record.epoch,
             "epochs": record.facts.get("epochs"),
@@ -78,6 +78,7 @@ class Training:
             "restarts": record.restarts,
             "leak": self.leak or None,
         }
+        return plain(shown)
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,12 @@ class OtherProcess:
 
     process: GpuProcess
     name: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it as plain data, sizes in bytes."""
+        return plain(
+            {"pid": self.process.pid, "name": self.name, "gpu": self.process.gpu, "used": self.process.used}
+        )
 
 
 @dataclass(frozen=True)
@@ -106,20 +113,7 @@ class Snapshot:
 
     def to_json(self) -> dict[str, Any]:
         """Returns everything as plain data, sizes in bytes."""
-        return {
-            "taken": self.taken,
-            "budget": self.budget.to_json(),
-            "trainings": [training.to_json() for training in self.trainings],
-            "others": [
-                {
-                    "pid": each.process.pid,
-                    "name": each.name,
-                    "gpu": each.process.gpu,
-                    "used": _plain(each.process.used),
-                }
-                for each in self.others
-            ],
-        }
+        return to_plain(self)
 
 
 def look() -> Snapshot:
@@ -151,7 +145,3 @@ def _name(pid: int) -> str:
         return str(psutil.Process(pid).name())
     except psutil.Error:
         return "not known"
-
-
-def _plain(size: Size | None) -> int | None:
-    return None if size is None else int(size)
