@@ -2,12 +2,17 @@
 
 import logging
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Self, TextIO
+from functools import wraps
+from typing import Any, ParamSpec, Self, TextIO, TypeVar
 
 from memfit.showing import open_notebook_line
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # What memfit does step by step is logged here, beside the warnings and notes of the logger "memfit".
 LOGGER = "memfit.progress"
@@ -16,18 +21,29 @@ _BETWEEN_LINES = 5.0  # outside of a terminal, where lines stay
 _STILL = 20.0  # after which a line says that the same is still going on
 _REDRAWN = 0.5
 
+_showing: list["Progress"] = []  # the one that is shown: what is done inside of it is its next stage
+
 
 class Progress(logging.Handler):
-    """Shows on a stream what is logged as progress, while a `with` block lasts.
+    """Shows on a stream what is logged as progress, while a `with` block lasts; nothing inside of another one.
 
     Args:
         stream: Where to show it; where it is not a terminal, without control codes.
         what: What is going on.
         stage: What is done first.
+        quiet: Whether to show nothing, nor what is inside.
     """
 
-    def __init__(self, stream: TextIO, what: str = "planning", stage: str = "looking at the model") -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        what: str = "planning",
+        stage: str = "looking at the model",
+        *,
+        quiet: bool = False,
+    ) -> None:
         super().__init__(logging.INFO)
+        self._quiet = quiet
         self._stream, self._terminal = stream, stream.isatty()
         self._what, self._stage = what, stage
         self._begun = time.monotonic()
@@ -42,6 +58,9 @@ class Progress(logging.Handler):
         self._stage = record.getMessage()
 
     def __enter__(self) -> Self:
+        _showing.append(self)
+        if self._quiet or _showing[0] is not self:
+            return self
         log = logging.getLogger(LOGGER)
         self._before = log.level, log.propagate
         log.addHandler(self)
@@ -51,6 +70,9 @@ class Progress(logging.Handler):
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        _showing.remove(self)
+        if not self._thread.is_alive():
+            return
         self._stop.set()
         self._thread.join()
         log = logging.getLogger(LOGGER)
@@ -70,7 +92,7 @@ class Progress(logging.Handler):
 
     def _show(self) -> None:
         now, stage = time.monotonic(), self._stage
-        text = f"memfit: {self._what}, {now - self._begun:.0f} s: {stage}"
+        text = f"memfit: {self._what}, {now - self._begun:.0f} s{': ' * bool(stage)}{stage}"
         self._notebook = self._notebook or open_notebook_line()
         if self._notebook is not None:
             self._notebook(text)
@@ -83,3 +105,21 @@ class Progress(logging.Handler):
             self._stream.write(f"{text}\n")
         self._shown, self._shown_at = stage, now
         self._stream.flush()
+
+
+def shows_progress(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Lets a function show on the error stream what it is doing, where it takes longer than a moment.
+
+    Args:
+        what: What the function does, as "planning".
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def decorated(*args: P.args, **kwargs: P.kwargs) -> T:
+            with Progress(sys.stderr, what):
+                return function(*args, **kwargs)
+
+        return decorated
+
+    return decorate
