@@ -38,6 +38,18 @@ def test_lines_outside_of_a_terminal_tell_what_goes_on_and_for_how_long():
     assert len(lines) > 1  # it is still going on
 
 
+def test_what_takes_long_says_how_the_next_time_is_spared_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress, "_LONG", 0.1)
+    stream = io.StringIO()
+    with Progress(stream, "planning"):
+        _log.info("searching", extra={"next_time": "kept for the next time"})
+        _log.info("recording step 1")
+        time.sleep(0.4)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "memfit: planning, 0 s: recording step 1"
+    assert lines[-1] == "memfit: planning, 0 s (kept for the next time): recording step 1"
+
+
 def test_a_terminal_has_one_line_that_goes_in_the_end():
     text = _show(_Terminal())
     assert "\r\x1b[Kmemfit: planning, 0 s: recording step 1" in text

@@ -20,6 +20,7 @@ _QUICK = 1.5  # seconds in which a plan from disk or a bound is there: nothing h
 _BETWEEN_LINES = 5.0  # outside of a terminal, where lines stay
 _STILL = 20.0  # after which a line says that the same is still going on
 _REDRAWN = 0.5
+_LONG = 60.0  # after which a person wants to know whether this comes again
 
 _showing: list["Progress"] = []  # the one that is shown: what is done inside of it is its next stage
 
@@ -46,6 +47,7 @@ class Progress(logging.Handler):
         self._quiet = quiet
         self._stream, self._terminal = stream, stream.isatty()
         self._what, self._stage = what, stage
+        self._next_time = ""
         self._begun = time.monotonic()
         self._shown_at = self._begun - _BETWEEN_LINES
         self._shown = ""
@@ -54,8 +56,9 @@ class Progress(logging.Handler):
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Takes the next thing that is done."""
+        """Takes the next thing that is done; `extra={"next_time": ...}` says how the next time is spared it."""
         self._stage = record.getMessage()
+        self._next_time = getattr(record, "next_time", self._next_time)
 
     def __enter__(self) -> Self:
         _showing.append(self)
@@ -92,7 +95,9 @@ class Progress(logging.Handler):
 
     def _show(self) -> None:
         now, stage = time.monotonic(), self._stage
-        text = f"memfit: {self._what}, {now - self._begun:.0f} s{': ' * bool(stage)}{stage}"
+        seconds = now - self._begun
+        next_time = f" ({self._next_time})" if self._next_time and seconds >= _LONG else ""
+        text = f"memfit: {self._what}, {seconds:.0f} s{next_time}{': ' * bool(stage)}{stage}"
         self._notebook = self._notebook or open_notebook_line()
         if self._notebook is not None:
             self._notebook(text)

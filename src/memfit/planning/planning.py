@@ -161,8 +161,11 @@ def _plan_one(job: Job, *, bounded: bool) -> Plan:
         if bound is not None and bound <= available:
             return build_stock_plan(job, batch_size, bound)
     take_one_region()  # a trial of micro-batches would break an arena into regions that no large tensor fits
+    key = _key(job)
+    spared = "save the plan, and give it as plan= next time" if key is None else "kept for the next time"
+    _progress.info("looking for a plan made before", extra={"next_time": spared})
     made, when = remembered(
-        _key(job), lambda: make_plan(job), about=f"plan, batch {batch_size}, {available}: {model.name}"
+        key, lambda: make_plan(job), about=f"plan, batch {batch_size}, {available}: {model.name}"
     )
     if when is None:
         return made
