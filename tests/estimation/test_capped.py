@@ -1,5 +1,7 @@
 """Recorded steps under a cap, where a thread that finds no room waits for the others."""
 
+import time
+
 import pytest
 
 from memfit.estimation.recording.tracing import inputs_of
@@ -72,6 +74,27 @@ def test_what_a_waiting_op_has_yet_to_read_is_not_freed_meanwhile():
     )
     assert not completes(Played(script, 1), 26 * MIB)
     assert completes(Played(script, 1), 64 * MIB)
+
+
+def test_a_wait_does_not_cost_as_much_as_all_that_is_left_of_the_step():
+    rounds = 4000
+    # In a loop over time ops have names inside of the loop's, so none is known not to come after another.
+    allocations = (Allocation("loop/op", "", "activations", "", (10 * MIB, 0, 0)),) * (2 * rounds)
+    order = [code for a in range(0, 2 * rounds, 2) for code in (a, a + 1, death_of(a), death_of(a + 1))]
+    script = Script(
+        allocations=allocations,
+        order=tuple(order),
+        ends=(0, len(order)),
+        threads=(0, 1, 0, 1) * rounds,  # the second thread waits in every round for what the first one frees
+        inputs={"loop": ()},
+    )
+    played = Played(script, 1)
+    seconds = []
+    for limit in (16 * MIB, 64 * MIB):
+        begin = time.process_time()
+        assert completes(played, limit)
+        seconds.append(time.process_time() - begin)
+    assert seconds[0] < 20 * seconds[1]  # it was 300 times
 
 
 def _steps(heights: list[int]) -> Script:

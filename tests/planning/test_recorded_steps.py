@@ -44,6 +44,14 @@ def test_a_batch_that_may_fit_or_not_is_replayed_under_the_limit_itself() -> Non
     assert step.need(12, 225) == 330  # says nothing of another
 
 
+def test_what_gaps_fill_is_replayed_once_and_not_where_the_peak_itself_has_no_room(monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(Line, "peak_in", lambda self, memory: asked.append(memory) or self.peak + 7)
+    step = RecordedStep(_line(100, 10), 8)
+    assert [step.filled(8, memory) for memory in (-1, 100, 180, 300, 300)] == [0, 0, 0, 7, 7]
+    assert asked == [300]
+
+
 def test_a_step_has_the_memory_that_what_waits_beside_it_leaves() -> None:
     stock = {Recipe(): _line(100, 10, margin=0.5, limit=230)}
     job = job_of(network(normalised=False), 290 + _waiting(12), batch_size=12)

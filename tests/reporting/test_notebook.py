@@ -30,7 +30,7 @@ _MORE = {
     "wrong": "%%memfit --memoir 1GiB\n1",
     "progress": (
         "import logging, sys, time\n"
-        "from memfit.training.progress import LOGGER, Progress\n"
+        "from memfit.progress import LOGGER, Progress\n"
         "with Progress(sys.stderr):\n"
         "    logging.getLogger(LOGGER).info('recording')\n"
         "    time.sleep(3)"  # what takes less is not shown at all

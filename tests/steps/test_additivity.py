@@ -14,13 +14,44 @@ from memfit.planning.fidelity import Fidelity
 from memfit.planning.job import Job
 from memfit.steps.micro_batches import exactness
 from memfit.steps.micro_batches.additivity import find_loss_difference
-from memfit.steps.micro_batches.exactness import choose_samples
+from memfit.steps.micro_batches.exactness import choose_samples, has_code_of_its_own
 from memfit.steps.micro_batches.trial import agree
 from prepared import in_arena
 from training.parity import levers
 
 X = np.random.default_rng(3).normal(size=(12, 4)).astype("float32")
 Y = X[:, :1] > 0
+
+
+def _after_dense(function: Any) -> Any:
+    inputs = keras.Input((4, 4))
+    return keras.Model(inputs, function(layers.Dense(4)(inputs)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + x,
+        lambda x: 2.0 * x - x / 3.0,
+        lambda x: -x * np.ones((4, 4), "float32"),
+    ],
+)
+def test_arithmetic_between_layers_is_as_well_known_as_a_layer(function):
+    assert not has_code_of_its_own(_after_dense(function))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + x[:, 0],  # whose samples would be taken for rows
+        lambda x: x + np.ones((3, 4, 4), "float32"),
+        lambda x: x + np.ones((2, 1, 4, 4), "float32"),
+        lambda x: x - ops.mean(x, 0, keepdims=True),
+        layers.Lambda(lambda x: x),
+    ],
+)
+def test_what_may_mix_samples_between_layers_is_tried(function):
+    assert has_code_of_its_own(_after_dense(function))
 
 
 class Adds(layers.Layer):

@@ -16,7 +16,7 @@ def run(args: argparse.Namespace) -> int:
     from memfit.reporting.console import console, show_progress
     from memfit.reporting.doctor import print_diagnosis
 
-    with show_progress("Looking at devices, host and TensorFlow"):
+    with show_progress("looking at devices, host and TensorFlow"):
         diagnosis = diagnose()
     if args.json:
         print_json(diagnosis.to_json())

@@ -10,6 +10,7 @@ does not.
 """
 
 import argparse
+import logging
 from typing import Any
 
 from memfit.cli.common import add_json, add_output, print_json, refuse_to_overwrite
@@ -40,19 +41,20 @@ def run(args: argparse.Namespace) -> int:
         memory = gpu(args.device).usable
     refuse_to_overwrite(args.html, args.force)
     try:
-        with show_progress("Building the model"):
+        with show_progress("building the model"):
             training = target(args)
     except TrainsInLoop:
         return _measure_loop(args, memory)
     from memfit.estimation.estimating import estimate
 
-    compiling = f"Asking the compiler for {args.device}, or recording a few small steps"
-    with (
-        show_progress(compiling if args.device else "Recording a few small steps"),
-        failures_of(args.target),
-    ):
+    stages = logging.getLogger("memfit.progress")
+    with show_progress("estimating", "looking at the model"), failures_of(args.target):
         estimated = estimate(training.model, training.batch_size, data=training.data, device=args.device)
-    with show_progress("Looking for the largest batch"):
+        stages.info("replaying them in less and less memory")
+        # What is printed below is computed here, where it is told that something is going on.
+        phases = (estimated.validate, estimated.predict) if args.phases else ()
+        _ = [phase.needed for phase in (estimated, *phases)]
+        stages.info("looking for the largest batch")
         largest = None if memory is None else estimated.max_batch(memory)
     if args.html is not None:
         plot(estimated, args.html, memory=memory)
@@ -70,7 +72,7 @@ def _measure_loop(args: argparse.Namespace, memory: int | None) -> int:
     from memfit.reporting.console import show_progress
     from memfit.survival.measured_loop import measure_loop
 
-    with show_progress("It trains in a custom loop: running its first updates"):
+    with show_progress("running the first updates of a custom loop"):
         measured = measure_loop(Path(args.target), args.arguments, quiet=True)
     fits = memory is None or measured.peak <= memory
     if args.json:

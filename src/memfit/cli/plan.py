@@ -44,11 +44,11 @@ def run(args: argparse.Namespace) -> int:
 
     check_target(args)
     refuse_to_overwrite(args.output, args.force)
-    with show_progress("Building the model"):
+    with show_progress("building the model"):
         training = target(args)
     from memfit.planning.planning import plan  # with TensorFlow, which the script may configure first
 
-    with show_progress("Recording a few small steps and searching"), failures_of(args.target):
+    with show_progress("planning", "looking at the model"), failures_of(args.target):
         chosen = plan(
             training.model,
             "max" if args.max_batch else training.batch_size,

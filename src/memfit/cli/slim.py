@@ -33,14 +33,14 @@ def run(args: argparse.Namespace) -> int:
     from memfit.reporting.console import show_progress
 
     _check(args)
-    with show_progress("Building the model"):
+    with show_progress("building the model"):
         training = target(args)
     if args.variant is not None:
         return _make(args, training.model)
     from memfit.reporting.slimmed import describe_next
     from memfit.slimming.slimming import slim
 
-    with show_progress("Comparing variants"), failures_of(args.target):
+    with show_progress("comparing variants"), failures_of(args.target):
         compared = slim(
             training.model,
             batch_size=training.batch_size,
@@ -78,7 +78,7 @@ def _make(args: argparse.Namespace, model: Any) -> int:
     from memfit.reporting.console import show_progress
     from memfit.slimming.slimming import slim
 
-    with show_progress(f"Making {args.variant}"):
+    with show_progress(f"making {args.variant}"):
         made = slim(model, args.variant, args.amount, device=args.device)
         made.save(args.output)
     if args.json:

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from memfit.reporting.console import show_progress
     from memfit.verification.verifying import verify
 
-    with show_progress("Verifying"):
+    with show_progress("verifying"):
         verification = verify()
     file.write_text(json.dumps(verification.to_json(), indent=2) + "\n")
     if args.json:

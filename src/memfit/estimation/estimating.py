@@ -1,5 +1,6 @@
 """Predicting the peak memory of a training before it runs."""
 
+import logging
 import math
 from dataclasses import replace
 from typing import Any
@@ -10,8 +11,12 @@ from memfit.estimation.estimate import Estimate
 from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.step import Build
 from memfit.estimation.worst_batch import batch_size_of, estimate_worst, look_where_needed
+from memfit.progress import shows_progress
+
+_progress = logging.getLogger("memfit.progress")
 
 
+@shows_progress("estimating")
 def estimate(
     model: Any,
     batch_size: Any = None,
@@ -80,6 +85,7 @@ class _Recorded:
     def __call__(self, batch_size: int) -> Estimate:
         near = [batch for batch, made in self._known.items() if made.speaks_for(batch_size)]
         if not near:
+            _progress.info("a few small steps, batch %d", batch_size)
             with Recorder(self._model, self._data, self._device) as recorder:
                 made = recorder.estimate(batch_size, self._build)
             self._known[batch_size] = made if made.compiled else replace(made, nearby=self)

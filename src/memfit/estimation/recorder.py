@@ -1,5 +1,6 @@
 """Recording the steps of one search: one process that has TensorFlow, and a fork of it for every recording."""
 
+import logging
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -26,6 +27,7 @@ from memfit.estimation.replay.replay import no_collection
 from memfit.estimation.replay.script_builder import build_script
 from memfit.estimation.waiting import NOTHING_WAITS, read_waiting
 
+_progress = logging.getLogger("memfit.progress")
 # XLA's step is asked about by its compiler for the batch itself; one of it, recorded, shows what is beside.
 _LARGEST_COMPILED = 64
 # XLA takes 20 s for a network of a hundred layers on two cores, and has two batch sizes to compile it for.
@@ -122,6 +124,8 @@ class Recorder:
         return ("estimate", self._fingerprint, builder, batch_size, phase, self._card)
 
     def _make_source(self, build: Build | None, batch_size: int, phase: str) -> RecordedSource:
+        if phase != "train":
+            _progress.info("recording a few small steps that %s, batch %d", phase, batch_size)
         with no_collection():
             recording, only = self._record_as_it_runs(build, batch_size, phase)
             script = build_script(recording, *self._optimizers)

@@ -1,5 +1,6 @@
 """The job a plan is made for: what every lever looks at."""
 
+import logging
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -38,6 +39,7 @@ _REFERENCE_BATCH = 32
 # In how many micro-batches a batch is cut when such a step is recorded: the second one is like all later ones.
 RECORDED_PARTS = 2
 _LEAST_SAMPLES = 5  # real ones for a trial of micro-batches; of fewer, parts may be too small to differ
+_progress = logging.getLogger("memfit.progress")
 _applied: list[Any] = []  # changes to the copy of a model that is recorded; let go of, they would be undone
 
 
@@ -171,6 +173,7 @@ class Job:
         if not all(layer.built for layer in all_layers(self.model)):
             return Verdict(differs=f"{untried} before its first batch: not all of its layers are built")
         data = self.data.batch if isinstance(self.data, FirstBatch) else self.data
+        _progress.info("trying on %d samples whether micro-batches give the same", SAMPLES)
         try:
             return try_in_parts(self.model, data if _has_samples(data) else self._make_samples())
         except CannotTell as error:

@@ -3,9 +3,11 @@
 import logging
 import math
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any, Literal
 
 from memfit.budgets.budget import budget
@@ -41,6 +43,7 @@ from memfit.planning.search import (
     try_unchanged,
 )
 from memfit.planning.varying_shapes import plan_for_shapes
+from memfit.progress import shows_progress
 from memfit.sizes import Size
 from memfit.steps.gradients import LEAST_PACK
 from memfit.steps.recipe import Recipe
@@ -52,6 +55,7 @@ _MIB = 2**20
 _progress = logging.getLogger("memfit.progress")
 
 
+@shows_progress("planning")
 def plan(
     model: Any,
     batch_size: int | Literal["max"] | None = None,
@@ -156,8 +160,11 @@ def _plan_one(job: Job, *, bounded: bool) -> Plan:
         if bound is not None and bound <= available:
             return build_stock_plan(job, batch_size, bound)
     take_one_region()  # a trial of micro-batches would break an arena into regions that no large tensor fits
+    key = _key(job)
+    spared = "save the plan, and give it as plan= next time" if key is None else "kept for the next time"
+    _progress.info("looking for a plan made before", extra={"next_time": spared})
     made, when = remembered(
-        _key(job), lambda: make_plan(job), about=f"plan, batch {batch_size}, {available}: {model.name}"
+        key, lambda: make_plan(job), about=f"plan, batch {batch_size}, {available}: {model.name}"
     )
     if when is None:
         return made
@@ -221,13 +228,14 @@ def _search(job: Job, recorder: Recorder) -> Plan:
             chosen = choose_best(list_recorded(recordings, batch_size), job.memory)
     if chosen is None:
         raise refuse(recordings)
+    _progress.info("adding up what each change saves")
     return build_plan(recordings, batch_size, chosen)
 
 
 def _record_stock(job: Job, recorder: Recorder) -> Recordings:
     """Records stock's step in the recorder's process, and looks for segments in this one meanwhile."""
     with ThreadPoolExecutor(1) as thread:
-        recordings = thread.submit(Recordings, job, partial(_record, job, recorder))
+        recordings = thread.submit(_record_first, job, recorder)
         if job.model.built:  # otherwise that would build it, which a job that fits has no need of
             _ = job.segment_choices
         made = recordings.result()
@@ -237,10 +245,21 @@ def _record_stock(job: Job, recorder: Recorder) -> Recordings:
     return made
 
 
-def _record(job: Job, recorder: Recorder, recipe: Recipe | None, batch_size: int) -> Estimate:
+def _record_first(job: Job, recorder: Recorder) -> Recordings:
+    recordings = Recordings(job, partial(_record, job, recorder, count(1)))
+    _progress.info("looking for activations to compute again")  # which has gone on meanwhile
+    return recordings
+
+
+def _record(
+    job: Job, recorder: Recorder, numbers: Iterator[int], recipe: Recipe | None, batch_size: int
+) -> Estimate:
     """Records the step of a recipe, as `steps.build` builds it for `fit` as well; of None, Keras's own."""
-    _progress.info("recording %s", _name_step(job, recipe, batch_size))
-    return recorder.estimate(batch_size, job.build(recipe))
+    number, name = next(numbers), _name_step(job, recipe, batch_size)
+    _progress.info("recording step %d: %s", number, name)
+    recorded = recorder.estimate(batch_size, job.build(recipe))
+    _progress.info("replaying step %d in %s: %s", number, job.memory, name)
+    return recorded
 
 
 def _name_step(job: Job, recipe: Recipe | None, batch_size: int) -> str:
@@ -250,9 +269,10 @@ def _name_step(job: Job, recipe: Recipe | None, batch_size: int) -> str:
         return f"{plain}, batch {batch_size}"
     if recipe == Recipe():
         return f"the guarded step, batch {batch_size}"
+    host = ", inputs on the host" if recipe.inputs_on_host else ""
     if recipe.micro_batch is None:
-        return f"{recipe}, batch {batch_size}"
-    return str(replace(recipe, micro_batch=batch_size // RECORDED_PARTS))
+        return f"{recipe}{host}, batch {batch_size}"
+    return f"{replace(recipe, micro_batch=batch_size // RECORDED_PARTS)}{host}"
 
 
 def _check(model: Any, batch_size: Any) -> None:

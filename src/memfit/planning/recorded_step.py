@@ -23,6 +23,7 @@ class RecordedStep:
     def __init__(self, estimate: Estimate, batch_size: int) -> None:
         self.estimate = estimate
         self._fits: dict[tuple[int, int], bool] = {}  # by batch and memory
+        self._filled: dict[tuple[int, int], int] = {}
         first = estimate.sketch(batch_size)
         self._peaks = {batch_size: int(first.peak)}
         self.margin = first.margin
@@ -78,8 +79,12 @@ class RecordedStep:
 
     def filled(self, batch_size: int, memory: int) -> int:
         """What gaps between tensors add to the peak where there is no more memory than this."""
-        estimate = self.estimate.sketch(batch_size)
-        return max(0, estimate.peak_in(max(0, memory)) - estimate.peak)
+        estimate, asked = self.estimate.sketch(batch_size), (batch_size, memory)
+        if memory <= estimate.peak:  # then so is all that can be filled, and a replay tells nothing more
+            return 0
+        if asked not in self._filled:
+            self._filled[asked] = max(0, estimate.peak_in(memory) - estimate.peak)
+        return self._filled[asked]
 
     def activations(self, batch_size: int) -> int:
         """What of the peak are activations."""
@@ -111,7 +116,7 @@ class _PartOfBatch(RecordedStep):
     def __init__(self, step: RecordedStep, whole: int) -> None:
         self.estimate = step.estimate.within(whole)
         self._step, self._whole = step, whole
-        self._fits = {}
+        self._fits, self._filled = {}, {}
         self._peaks = {}
         self.margin = step.margin
 

@@ -19,12 +19,12 @@ from memfit.budgets.isolation import dump_task, read_answer
 from memfit.budgets.memory import Kind
 from memfit.errors import InvalidInput, ProcessDied, in_one_line
 from memfit.estimation.recording_process import start_recording_process
+from memfit.progress import LOGGER, Progress
 from memfit.searching.room import Room
 from memfit.searching.trial import DIED, FAILED, OUT_OF_MEMORY, Trial, Trials
 from memfit.searching.trial_process import FIRST_FIT, run_trial
 from memfit.searching.trial_server import Shared, find_memory, start_server
 from memfit.sizes import Size
-from memfit.training.progress import LOGGER, Progress
 
 _LOOK_SECONDS = 0.5
 _GRACE_SECONDS = 10.0  # for threads whose processes were ended

@@ -3,12 +3,12 @@
 import logging
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 
-from memfit.training.progress import Progress
+from memfit.progress import Progress
 from memfit.training.summary import Line
 
 _told: list[Sequence[Line]] = []  # what was told last in this process: a loop of equal calls tells it once
@@ -38,4 +38,4 @@ class Teller:
 
     def progress(self) -> AbstractContextManager[Any]:
         """Shows on the error stream what planning does, while a `with` block lasts."""
-        return nullcontext() if self.quiet else Progress(sys.stderr)
+        return Progress(sys.stderr, quiet=self.quiet)

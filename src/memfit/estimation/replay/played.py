@@ -23,12 +23,10 @@ class PlayedStep:
 
     Attributes:
         codes: Births and deaths.
-        positions: Where each is in the script's order.
         outliving: Those born in the step that outlive it.
     """
 
     codes: list[int]
-    positions: list[int]
     outliving: list[int]
 
 
@@ -59,9 +57,7 @@ class Played:
             begin, end = script.ends[number], script.ends[number + 1]
             codes = script.codes[begin:end]
             born = codes[codes >= 0]
-            self._steps[number] = PlayedStep(
-                codes.tolist(), list(range(begin, end)), born[~script.brief[born]].tolist()
-            )
+            self._steps[number] = PlayedStep(codes.tolist(), born[~script.brief[born]].tolist())
         return self._steps[number]
 
     def runs(self, most: int | None = None) -> list[tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from memfit.estimation.replay.dependencies import Dependencies, Inputs
@@ -183,13 +184,19 @@ class Script:
             next_of_thread[thread] = position
         return windows
 
-    def is_output(self, position: int) -> bool:
-        """Whether an op's result is born at a position.
+    @cached_property
+    def workers(self) -> tuple[int, ...]:
+        """How many threads run the ops of each step.
 
-        The threads that ask for these run the ops. Others only help in one, as with a convolution's temporaries, or
-        only copy the batch.
+        Those ask for the results of ops. Others only help in one, as with a convolution's temporaries, or only copy
+        the batch.
         """
-        event = self.order[position]
+        return tuple(
+            len({self.threads[place] for place in range(begin, end) if self._is_output(self.order[place])})
+            for begin, end in pairwise(self.ends)
+        )
+
+    def _is_output(self, event: int) -> bool:
         return is_birth(event) and bool(self.allocations[event].op) and event not in self.temporary
 
     def _op_born_at(self, position: int) -> str | None:

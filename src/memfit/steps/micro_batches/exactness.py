@@ -37,6 +37,8 @@ from memfit.steps.micro_batches.trial import (
 )
 from memfit.steps.micro_batches.varying import choose_rows, mix_labels, tell_apart, vary_samples
 
+# What `+`, `-`, `*` and `/` between symbolic tensors make.
+_ARITHMETIC = frozenset({"Add", "Subtract", "Multiply", "Divide", "TrueDivide", "Negative"})
 _ADDS_UP = (
     "what its layers or `compute_loss` add to the loss is a sum over the samples, of which micro-batches would "
     "make a mean; add one number for each sample instead, and they are exact"
@@ -59,16 +61,31 @@ class Verdict:
 
 
 def has_code_of_its_own(model: keras.Model) -> bool:
-    """Whether there is anything but Keras's own layers: functions, ops between layers, a user's classes."""
+    """Whether there is anything but Keras's own layers: functions, ops between layers, a user's classes.
+
+    Arithmetic between layers, as the sum of a residual block, is as well known as a layer.
+    """
     layers = all_layers(model)
     models = [layer for layer in layers if isinstance(layer, keras.Model)]
     between = [op for part in models for op in getattr(part, "operations", ())]
     return any(
-        not isinstance(op, keras.layers.Layer)
+        not (isinstance(op, keras.layers.Layer) or _is_arithmetic_of_samples(op))
         or isinstance(op, keras.layers.Lambda)
         or not type(op).__module__.startswith("keras.")
         for op in (*layers, *between)
     )
+
+
+def _is_arithmetic_of_samples(op: Any) -> bool:
+    """Whether an op computes each value from those at its place: of the same sample, where samples come first.
+
+    A tensor of another rank would be taken along another axis, and an array with as many rows as a batch has
+    samples would tell them apart: then the size of the batch is known.
+    """
+    if type(op).__name__ not in _ARITHMETIC:
+        return False
+    shapes = [tensor.shape for tensor in keras.tree.flatten([op.input, op.output])]
+    return len({len(shape) for shape in shapes}) == 1 and all(shape[:1] == (None,) for shape in shapes)
 
 
 def try_in_parts(model: keras.Model, data: Any) -> Verdict:
