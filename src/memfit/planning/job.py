@@ -11,10 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from memfit.budgets.gpu_table import GPU, present_gpu
-from memfit.compat.keras_layers import all_layers, own_seed_generators
+from memfit.compat import keras_training
+from memfit.compat.keras_layers import own_seed_generators
 from memfit.data.peeking import FirstBatch
 from memfit.data.shapes import leaves_of
-from memfit.errors import CannotTell, InvalidInput, in_one_line
+from memfit.errors import InvalidInput, in_one_line
 from memfit.estimation.recording.specs import Spec, mapped, spec_of
 from memfit.estimation.recording.step import Build
 from memfit.estimation.worst_batch import leaves_open
@@ -160,6 +161,11 @@ class Job:
         return self._verdict.draws or self._verdict.differs
 
     @cached_property
+    def state_changes(self) -> str | None:
+        """Which weight every pass through the model changes: micro-batches change it more often; or None."""
+        return self._verdict.state if has_to_be_checked(self.model) else None
+
+    @cached_property
     def losses_differ(self) -> str | None:
         """How training on a batch differs from training on its parts, or None; tried on real samples, if any."""
         if self.why_not_micro_batches is not None or not has_to_be_checked(self.model):
@@ -169,15 +175,20 @@ class Job:
     @cached_property
     def _verdict(self) -> Verdict:
         """What came of computing a few samples in parts."""
-        untried = "it could not be tried in micro-batches"
-        if not all(layer.built for layer in all_layers(self.model)):
-            return Verdict(differs=f"{untried} before its first batch: not all of its layers are built")
         data = self.data.batch if isinstance(self.data, FirstBatch) else self.data
         _progress.info("trying on %d samples whether micro-batches give the same", SAMPLES)
         try:
+            self._build_model()
             return try_in_parts(self.model, data if _has_samples(data) else self._make_samples())
-        except CannotTell as error:
-            return Verdict(differs=f"{untried} ({error})")
+        except Exception as error:  # no samples can be made, or what a user's code raises when it is built
+            return Verdict(differs=f"it could not be tried in micro-batches ({in_one_line(error)})")
+
+    def _build_model(self) -> None:
+        """Builds a model as Keras's `fit` does, which is for a whole batch; a trial has a few samples."""
+        if not self.model.built:
+            batch = self.spec.tensor_specs(self.reference_batch)
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+            keras_training.build(self.model, x, y, sample_weight, losses_alone=True)
 
     def _make_samples(self) -> Any:
         """Makes samples; text as tensors, because Keras takes no array of text."""

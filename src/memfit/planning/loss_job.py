@@ -63,6 +63,11 @@ class LossJob(Job):
         return self.trial.differs
 
     @cached_property
+    def state_changes(self) -> str | None:
+        """None: the trial says it, too."""
+        return None
+
+    @cached_property
     def losses_differ(self) -> str | None:
         """None: a loss function is tried as a whole."""
         return None

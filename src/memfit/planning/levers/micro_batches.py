@@ -76,7 +76,7 @@ class MicroBatches(Lever):
         return replace(recipe, micro_batch=small_enough[0] if small_enough else sizes[-1])
 
     def _judge(self, job: Job) -> tuple[Fidelity, str]:
-        why = _find_layer_that_differs(job.model) or job.outputs_differ
+        why = _find_layer_that_differs(job.model) or job.outputs_differ or job.state_changes
         reasons = dict.fromkeys(reason for reason in (why, job.losses_differ) if reason is not None)
         if reasons:
             return Fidelity.NEAR, "; ".join(reasons)
@@ -92,7 +92,7 @@ def _find_layer_that_differs(model: Any) -> str | None:
     if normalising:
         return f"batch statistics over fewer samples in {_name(normalising)}"
     for layer in layers:
-        if isinstance(layer, keras.layers.SpectralNormalization) or _has_own_state(layer):
+        if isinstance(layer, keras.layers.SpectralNormalization):
             return f"the state of {layer.name} changes with every micro-batch"
     return None
 
@@ -125,11 +125,3 @@ def _name(layers: Sequence[Any]) -> str:
     """Names the first layer, and says how many more there are."""
     more = len(layers) - 1
     return layers[0].name + (f" and {more} more layer{'s' * (more > 1)}" if more else "")
-
-
-def _has_own_state(layer: Any) -> bool:
-    """Whether a layer that is not Keras's own keeps weights that are not trained: it may change them in a call."""
-    if type(layer).__module__.startswith("keras.") or not layer.trainable:
-        return False
-    inner = {id(weight) for other in all_layers(layer)[1:] for weight in other.weights}
-    return any(id(weight) not in inner for weight in layer.non_trainable_weights)

@@ -36,6 +36,7 @@ from memfit.steps.micro_batches.trial import (
     put_back,
 )
 from memfit.steps.micro_batches.varying import choose_rows, mix_labels, tell_apart, vary_samples
+from memfit.steps.writes import resources_of, writing
 
 # What `+`, `-`, `*` and `/` between symbolic tensors make.
 _ARITHMETIC = frozenset({"Add", "Subtract", "Multiply", "Divide", "TrueDivide", "Negative"})
@@ -53,11 +54,13 @@ class Verdict:
         draws: Why micro-batches draw other random numbers than the whole batch, or None.
         differs: What else they compute otherwise, or None.
         adds_up: Why they would change the size of the gradients, or None: a loss is a sum over the samples.
+        state: Which weight a pass through the model itself changes, once for every micro-batch, or None.
     """
 
     draws: str | None = None
     differs: str | None = None
     adds_up: str | None = None
+    state: str | None = None
 
 
 def has_code_of_its_own(model: keras.Model) -> bool:
@@ -156,16 +159,17 @@ def _try(model: keras.Model, samples: Any) -> Verdict:
         difference = find(step)
         if difference is not None and not difference.in_outputs and find(_Step(model, added_up=True)) is None:
             return Verdict(adds_up=_ADDS_UP)
+    state = f"{min(step.written)} changes with every micro-batch" if step.written else None
     draws = None
     if step.draws and model.jit_compile:
         draws = "other random numbers: XLA draws them in its own order"
     elif step.draws and model.run_eagerly:
         draws = "other random numbers: a step that runs eagerly does not say which dimension is the samples'"
     if difference is None or (draws is not None and not step.traced):
-        return Verdict(draws)
+        return Verdict(draws, state=state)
     if difference.in_outputs and not has_code_of_its_own(model):
-        return Verdict(draws or "other random numbers: they cannot be drawn per micro-batch")
-    return Verdict(draws, difference.story)
+        return Verdict(draws or "other random numbers: they cannot be drawn per micro-batch", state=state)
+    return Verdict(draws, difference.story, state=state)
 
 
 class _Step:
@@ -173,10 +177,15 @@ class _Step:
 
     It is traced, once, as a step is. What runs eagerly is traced, too, if that is possible: only a graph tells
     samples from other dimensions, and draws their random numbers.
+
+    Attributes:
+        written: The names of the variables, beside seeds and metrics, that a pass through the model may write.
     """
 
     def __init__(self, model: keras.Model, *, added_up: bool = False) -> None:
         self._model, self._added_up, self.draws, self.traced = model, added_up, False, True
+        self.written: set[str] = set()
+        self._written_handles: set[int] = set()
         self._function = tf.function(self._compute, autograph=False)
 
     def compute(self, batch: Any, size: int) -> Outcome:
@@ -194,6 +203,8 @@ class _Step:
                     raise
                 self.traced = False
             else:
+                variables = {id(v.handle): v.name.partition(":")[0] for v in graph.variables}
+                self.written.update(variables[h] for h in self._written_handles if h in variables)
                 with put_back(graph.variables):
                     return self._function(batch, size)
         with put_back([variable.value for variable in self._model.variables]):
@@ -208,9 +219,10 @@ class _Step:
             with (
                 tf.GradientTape() as tape,
                 # In a stateless scope Keras looks for the values of regularised weights in the scope alone.
-                keras.StatelessScope([(w, w.value) for w in regularised], collect_losses=True),
+                keras.StatelessScope([(w, w.value) for w in regularised], collect_losses=True) as scope,
             ):
-                y_pred = keras_layers.forward(model, part.x, training=True)
+                with self._noting_writes(scope):
+                    y_pred = keras_layers.forward(model, part.x, training=True)
                 objective, shown, _ = losses_of_part(
                     model, part, y_pred, training=True, added_up=self._added_up
                 )
@@ -221,6 +233,23 @@ class _Step:
         with keras_layers.statistics_left_alone(), _noticing_draws(self):
             parted = PartedBatch(model, batch, lambda _: size, trains=False)
             return parted.add_up(compute, tuple(zeros))[0]
+
+    @contextmanager
+    def _noting_writes(self, scope: keras.StatelessScope) -> Iterator[None]:
+        """Notes the variables that are assigned meanwhile: by Keras, in its scope, or by TensorFlow's ops."""
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        begin = 0 if graph is None else len(graph.get_operations())
+        weights = self._model.weights
+        before = list(map(scope.get_current_value, weights))
+        yield
+        pairs = zip(weights, before, strict=True)
+        self.written.update(
+            weight.path for weight, old in pairs if scope.get_current_value(weight) is not old
+        )
+        if graph is not None:
+            handles = {inner.name: id(handle) for handle, inner in graph.captures}
+            written = [name for op in writing(graph.get_operations()[begin:]) for name in resources_of(op)]
+            self._written_handles.update(handles[name] for name in written if name in handles)
 
 
 def _sum_outputs(y_pred: Any) -> Any:
