@@ -76,7 +76,7 @@ class MicroBatches(Lever):
         return replace(recipe, micro_batch=small_enough[0] if small_enough else sizes[-1])
 
     def _judge(self, job: Job) -> tuple[Fidelity, str]:
-        why = _find_layer_that_differs(job.model) or job.outputs_differ or job.state_changes
+        why = _find_layer_that_differs(job.model) or job.state_changes or job.outputs_differ
         reasons = dict.fromkeys(reason for reason in (why, job.losses_differ) if reason is not None)
         if reasons:
             return Fidelity.NEAR, "; ".join(reasons)
