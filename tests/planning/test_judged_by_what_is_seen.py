@@ -51,6 +51,18 @@ class Counter(layers.Layer):
         return x
 
 
+class CountsInLoop(Counter):
+    """The same within a loop and a branch."""
+
+    def call(self, x: Any) -> Any:
+        def count(index: Any) -> Any:
+            tf.cond(index > 0, lambda: self.calls.assign_add(1.0).read_value(), lambda: 0.0)
+            return index + 1
+
+        tf.while_loop(lambda index: index < 3, count, [tf.constant(0)])
+        return x
+
+
 class Written(keras.Model):
     """A model that is not built before its first batch, and has a layer that it never calls."""
 
@@ -62,9 +74,9 @@ class Written(keras.Model):
         return self.head(self.hidden(x))
 
 
-def judge(model: keras.Model, **compiling: Any) -> tuple[Fidelity, str]:
+def judge(model: keras.Model, y: Any = X[..., :1], **compiling: Any) -> tuple[Fidelity, str]:
     model.compile("sgd", "mse", **compiling)
-    job = Job(model, 16, Size("1GiB"), Fidelity.NEAR, (X, X[..., :1]))
+    job = Job(model, 16, Size("1GiB"), Fidelity.NEAR, (X, y))
     return MicroBatches().fidelity(job), MicroBatches().explain(job)
 
 
@@ -77,7 +89,19 @@ def test_a_weight_that_is_only_read_leaves_micro_batches_exact(eager: bool) -> N
     assert judge(chain(Positions()), run_eagerly=eager)[0] == Fidelity.EXACT
 
 
-@pytest.mark.parametrize("layer", [RunningMean, Counter])
+def test_a_loop_over_time_that_reads_weights_and_draws_masks_leaves_micro_batches_exact() -> None:
+    model = keras.Sequential(
+        [
+            keras.Input((6, 4)),
+            Positions(),
+            layers.LSTM(3, dropout=0.2, recurrent_dropout=0.2),
+            layers.Dense(1),
+        ]
+    )
+    assert judge(model, y=X[:, 0, :1])[0] == Fidelity.EXACT
+
+
+@pytest.mark.parametrize("layer", [RunningMean, Counter, CountsInLoop])
 @pytest.mark.parametrize("trainable", [True, False], ids=["trained", "frozen"])
 def test_a_weight_that_a_pass_writes_makes_them_near_and_is_named(layer: Any, trainable: bool) -> None:
     own = layer()

@@ -1,7 +1,8 @@
 """The writes of a traced update, in the order in which they can be done one by one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
@@ -157,3 +158,36 @@ def must_run(ops: Iterable[Op]) -> list[Op]:
 def writing(ops: Iterable[Op]) -> list[Op]:
     """The ops among these that may change a variable."""
     return [op for op in ops if resources_of(op) and op.type not in _READS]
+
+
+def find_written(graph: Any) -> set[str]:
+    """Returns the names of a graph's placeholders of variables that its ops may write, in loops and branches, too.
+
+    Args:
+        graph: A `GraphDef`, as a traced function's graph gives it.
+    """
+    library = {function.signature.name: function for function in graph.library.function}
+    placeholders = {
+        node.name for node in graph.node if node.attr["dtype"].type == tf.resource.as_datatype_enum
+    }
+    return _find_written(graph.node, placeholders, library)
+
+
+def _find_written(nodes: Iterable[Any], resources: set[str], library: Mapping[str, Any]) -> set[str]:
+    written: set[str] = set()
+    for node in nodes:
+        inputs = [name.partition(":")[0] for name in node.input if not name.startswith("^")]
+        taken = resources.intersection(inputs)
+        if not taken or node.op in _READS:
+            continue
+        names = [f.name for value in node.attr.values() for f in (value.func, *value.list.func) if f.name]
+        called = [library[name] for name in names if name in library]
+        if not called:
+            written |= taken
+        for function in called:
+            arguments = function.signature.input_arg
+            of_variables = {each.name for each in arguments if each.type == tf.resource.as_datatype_enum}
+            inside = _find_written(function.node_def, of_variables, library)
+            passed = inputs[len(inputs) - len(arguments) :]  # a branch's condition comes before its arguments
+            written.update(name for name, each in zip(passed, arguments, strict=True) if each.name in inside)
+    return written

@@ -36,7 +36,7 @@ from memfit.steps.micro_batches.trial import (
     put_back,
 )
 from memfit.steps.micro_batches.varying import choose_rows, mix_labels, tell_apart, vary_samples
-from memfit.steps.writes import resources_of, writing
+from memfit.steps.writes import find_written
 
 # What `+`, `-`, `*` and `/` between symbolic tensors make.
 _ARITHMETIC = frozenset({"Add", "Subtract", "Multiply", "Divide", "TrueDivide", "Negative"})
@@ -185,7 +185,7 @@ class _Step:
     def __init__(self, model: keras.Model, *, added_up: bool = False) -> None:
         self._model, self._added_up, self.draws, self.traced = model, added_up, False, True
         self.written: set[str] = set()
-        self._written_handles: set[int] = set()
+        self._seen: Any = None
         self._function = tf.function(self._compute, autograph=False)
 
     def compute(self, batch: Any, size: int) -> Outcome:
@@ -203,8 +203,8 @@ class _Step:
                     raise
                 self.traced = False
             else:
-                variables = {id(v.handle): v.name.partition(":")[0] for v in graph.variables}
-                self.written.update(variables[h] for h in self._written_handles if h in variables)
+                if graph is not self._seen:
+                    self._note_written(graph)
                 with put_back(graph.variables):
                     return self._function(batch, size)
         with put_back([variable.value for variable in self._model.variables]):
@@ -221,8 +221,9 @@ class _Step:
                 # In a stateless scope Keras looks for the values of regularised weights in the scope alone.
                 keras.StatelessScope([(w, w.value) for w in regularised], collect_losses=True) as scope,
             ):
-                with self._noting_writes(scope):
-                    y_pred = keras_layers.forward(model, part.x, training=True)
+                before = [(weight, scope.get_current_value(weight)) for weight in model.weights]
+                y_pred = keras_layers.forward(model, part.x, training=True)
+                self.written.update(w.path for w, old in before if scope.get_current_value(w) is not old)
                 objective, shown, _ = losses_of_part(
                     model, part, y_pred, training=True, added_up=self._added_up
                 )
@@ -234,22 +235,14 @@ class _Step:
             parted = PartedBatch(model, batch, lambda _: size, trains=False)
             return parted.add_up(compute, tuple(zeros))[0]
 
-    @contextmanager
-    def _noting_writes(self, scope: keras.StatelessScope) -> Iterator[None]:
-        """Notes the variables that are assigned meanwhile: by Keras, in its scope, or by TensorFlow's ops."""
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        begin = 0 if graph is None else len(graph.get_operations())
-        weights = self._model.weights
-        before = list(map(scope.get_current_value, weights))
-        yield
-        pairs = zip(weights, before, strict=True)
-        self.written.update(
-            weight.path for weight, old in pairs if scope.get_current_value(weight) is not old
-        )
-        if graph is not None:
-            handles = {inner.name: id(handle) for handle, inner in graph.captures}
-            written = [name for op in writing(graph.get_operations()[begin:]) for name in resources_of(op)]
-            self._written_handles.update(handles[name] for name in written if name in handles)
+    def _note_written(self, graph: Any) -> None:
+        """Notes the variables that ops of TensorFlow's write; what Keras assigns is in its scope."""
+        seeds = {id(generator.state.value) for generator in keras_layers.own_seed_generators(self._model)}
+        names = {id(v.handle): v.name.partition(":")[0] for v in graph.variables if id(v) not in seeds}
+        handles = {inner.name.partition(":")[0]: id(handle) for handle, inner in graph.captures}
+        written = (handles.get(name) for name in find_written(graph.as_graph_def()))
+        self.written.update(names[handle] for handle in written if handle in names)
+        self._seen = graph
 
 
 def _sum_outputs(y_pred: Any) -> Any:
