@@ -46,3 +46,14 @@ def test_a_plan_of_a_model_that_is_not_built_is_not_kept_because_planning_may_bu
         model = keras.Sequential([keras.layers.Dense(1)])
         model.compile("sgd", "mse", jit_compile=False)
         assert "planned before" not in memfit.plan(model, 8, memory="1GiB", data=data).source
+
+
+def test_a_job_that_fits_as_it_is_is_not_tried_in_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("a trial that nothing asked for")
+
+    monkeypatch.setattr("memfit.planning.job.try_in_parts", fail)
+    monkeypatch.setattr("memfit.planning.planning.upper_bound", lambda *_: None)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", lambda y_true, y_pred: keras.ops.sum((y_true - y_pred) ** 2), jit_compile=False)
+    assert memfit.plan(model, 8, memory="1GiB").changes_nothing

@@ -12,7 +12,7 @@ from memfit.estimation.recording.step import Build
 from memfit.planning.does_not_fit import DoesNotFit
 from memfit.planning.job import RECORDED_PARTS, Job, vary_whole_numbers
 from memfit.planning.plan import Plan
-from memfit.planning.planning import make_plan
+from memfit.planning.recorded_plan import make_plan
 from memfit.sizes import Size
 from memfit.steps.losses.additivity import Trial, try_in_parts
 from memfit.steps.losses.step import GradientStep

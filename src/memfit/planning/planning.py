@@ -3,11 +3,8 @@
 import logging
 import math
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import Any, Literal
 
 from memfit.budgets.budget import budget
@@ -27,26 +24,16 @@ from memfit.estimation.recording.specs import fixed_batch, spec_of
 from memfit.estimation.waiting import Waiting, held_bytes
 from memfit.estimation.worst_batch import batch_size_of, look_where_needed
 from memfit.planning.bound import sample_bytes, upper_bound
-from memfit.planning.build_plan import build_plan, build_stock_plan
-from memfit.planning.candidates import Candidate, choose_best
+from memfit.planning.build_plan import build_stock_plan
 from memfit.planning.fidelity import Fidelity
-from memfit.planning.job import RECORDED_PARTS, Job
+from memfit.planning.job import Job
 from memfit.planning.levers import levers_for
 from memfit.planning.plan import Plan
-from memfit.planning.recordings import Recordings
-from memfit.planning.refusal import refuse
-from memfit.planning.search import (
-    list_recorded,
-    record_tightest,
-    search_largest_batch,
-    search_recipe,
-    try_unchanged,
-)
+from memfit.planning.recorded_plan import plan_changed, plan_unchanged, recorded_once
 from memfit.planning.varying_shapes import plan_for_shapes
 from memfit.progress import shows_progress
 from memfit.sizes import Size
 from memfit.steps.gradients import LEAST_PACK
-from memfit.steps.recipe import Recipe
 
 # Ranks add up gradients one after the other, in their own places: measured were 8 MiB beside gradients of 4 MiB
 # each (2 ranks, TensorFlow's ring on the CPU; docs/scaling.md). What NCCL takes on a GPU was not measured.
@@ -163,13 +150,22 @@ def _plan_one(job: Job, *, bounded: bool) -> Plan:
     key = _key(job)
     spared = "save the plan, and give it as plan= next time" if key is None else "kept for the next time"
     _progress.info("looking for a plan made before", extra={"next_time": spared})
-    made, when = remembered(
-        key, lambda: make_plan(job), about=f"plan, batch {batch_size}, {available}: {model.name}"
-    )
+    about = f"plan, batch {batch_size}, {available}: {model.name}"
+    with recorded_once(job) as record:
+        unchanged, when = remembered(key, lambda: plan_unchanged(record()), about=about)
+        if unchanged is not None:
+            return _tell_when(unchanged, when)
+        # What levers see in the data may take a trial, which a job that fits as it is has no need of.
+        seen = None if key is None else (*key, *(lever.see_in_data(job) for lever in levers_for(job)))
+        return _tell_when(*remembered(seen, lambda: plan_changed(record()), about=about))
+
+
+def _tell_when(plan: Plan, when: float | None) -> Plan:
+    """Returns a plan that says when it was made, if that was before."""
     if when is None:
-        return made
+        return plan
     day = time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
-    return replace(made, source=f"planned before ({day}); {made.source}")
+    return replace(plan, source=f"planned before ({day}); {plan.source}")
 
 
 def _bound(job: Job, samples: int) -> Size | None:
@@ -185,94 +181,16 @@ def _bound(job: Job, samples: int) -> Size | None:
 
 
 def _key(job: Job) -> tuple[Any, ...] | None:
-    """Everything that a plan depends on; None where that cannot be told, or nothing is kept."""
+    """Everything that a plan without levers depends on; None where that cannot be told, or nothing is kept."""
     # The search may build a model, and its plan is then for the built one.
     named = is_on() and job.model.built
     name = fingerprint(job.model, spec_of(job.model, job.data).without_texts()) if named else None
     if name is None:
         return None
-    data = (held_bytes(job.data), *(lever.see_in_data(job) for lever in levers_for(job)))
     levers = tuple(type(lever).__qualname__ for lever in levers_for(job))
     together = (job.ranks, job.shard_optimizer)
     asked = (job.batch_size, int(job.memory), str(job.allow), job.validation_batch_size, *together)
-    return ("plan", name, data, levers, job.device, asked)
-
-
-def make_plan(job: Job) -> Plan:
-    """Makes the plan of a job from recordings.
-
-    Raises:
-        DoesNotFit: If no allowed plan fits; it says what would.
-    """
-    take_one_region()  # a trial of micro-batches would break an arena into regions that no large tensor fits
-    with Recorder(job.model, job.data, job.device) as recorder:
-        return _search(job, recorder)
-
-
-def _search(job: Job, recorder: Recorder) -> Plan:
-    recordings = _record_stock(job, recorder)
-    job = recordings.job
-    chosen: Candidate | None
-    if job.batch_size == "max":
-        _ = job.segment_choices  # which builds the model: levers ask a built one more
-        batch_size, chosen = search_largest_batch(recordings)
-    else:
-        batch_size = job.batch_size
-        chosen = try_unchanged(recordings, batch_size)
-        if chosen is None:
-            _ = job.segment_choices
-            _progress.info("batch %d does not fit as it is: comparing levers", batch_size)
-            chosen = search_recipe(recordings, batch_size)
-        if chosen is None:
-            record_tightest(recordings, batch_size)
-            chosen = choose_best(list_recorded(recordings, batch_size), job.memory)
-    if chosen is None:
-        raise refuse(recordings)
-    _progress.info("adding up what each change saves")
-    return build_plan(recordings, batch_size, chosen)
-
-
-def _record_stock(job: Job, recorder: Recorder) -> Recordings:
-    """Records stock's step in the recorder's process, and looks for segments in this one meanwhile."""
-    with ThreadPoolExecutor(1) as thread:
-        recordings = thread.submit(_record_first, job, recorder)
-        if job.model.built:  # otherwise that would build it, which a job that fits has no need of
-            _ = job.segment_choices
-        made = recordings.result()
-    only = made.stock.estimate.made_from.fixed_batch
-    if only is not None:
-        made.job = job.with_only_batch(only)
-    return made
-
-
-def _record_first(job: Job, recorder: Recorder) -> Recordings:
-    recordings = Recordings(job, partial(_record, job, recorder, count(1)))
-    _progress.info("looking for activations to compute again")  # which has gone on meanwhile
-    return recordings
-
-
-def _record(
-    job: Job, recorder: Recorder, numbers: Iterator[int], recipe: Recipe | None, batch_size: int
-) -> Estimate:
-    """Records the step of a recipe, as `steps.build` builds it for `fit` as well; of None, Keras's own."""
-    number, name = next(numbers), _name_step(job, recipe, batch_size)
-    _progress.info("recording step %d: %s", number, name)
-    recorded = recorder.estimate(batch_size, job.build(recipe))
-    _progress.info("replaying step %d in %s: %s", number, job.memory, name)
-    return recorded
-
-
-def _name_step(job: Job, recipe: Recipe | None, batch_size: int) -> str:
-    """Says what is recorded, as it would be in `fit`: a step in micro-batches is recorded with a few of them."""
-    if recipe is None:
-        plain = "stock Keras's step" if job.is_fit else "the plain step"
-        return f"{plain}, batch {batch_size}"
-    if recipe == Recipe():
-        return f"the guarded step, batch {batch_size}"
-    host = ", inputs on the host" if recipe.inputs_on_host else ""
-    if recipe.micro_batch is None:
-        return f"{recipe}{host}, batch {batch_size}"
-    return f"{replace(recipe, micro_batch=batch_size // RECORDED_PARTS)}{host}"
+    return ("plan", name, held_bytes(job.data), levers, job.device, asked)
 
 
 def _check(model: Any, batch_size: Any) -> None:
