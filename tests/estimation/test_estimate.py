@@ -343,6 +343,32 @@ def test_a_model_without_a_call_and_with_several_optimizers_is_estimated():
         model.fit(np.ones((4, 64), "float32"), verbose=0)
 
 
+class Probe(keras.Model):
+    """Trains a head on features that it leaves as they are; both are built in the first step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.head = keras.layers.Dense(4096), keras.layers.Dense(256)
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.head(self.features(data))))
+        weights = self.head.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+def test_only_what_a_custom_step_trains_has_optimizer_state():
+    model = Probe()
+    model.compile("adam")
+    found = memfit.estimate(model, 64, data=np.ones((64, 256), "float32"))
+    features, head = 4 * (256 * 4096 + 4096), 4 * (4096 * 256 + 256)
+    assert found.breakdown["weights"] == pytest.approx(features + head, rel=0.01)
+    assert found.breakdown["optimizer state"] == pytest.approx(2 * head, rel=0.01)
+    # The gradient and a buffer of the update are there beside it, but nothing a second time.
+    assert found.peak < features + 6 * head
+
+
 class LooksAtNumbers(keras.Sequential):
     def train_step(self, data: Any) -> Any:
         assert data[0].numpy().shape[1] == 256

@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 
+import keras
 import pytest
+import tensorflow as tf
 
 from memfit.budgets.device_specs import all_specs, user_folder
 from memfit.budgets.gpu_table import gpu
@@ -22,9 +24,12 @@ from memfit.estimation.gpu_compiler.compiled import (
     load_or_compile,
 )
 from memfit.estimation.gpu_compiler.curve import Curve
+from memfit.estimation.gpu_compiler.lowering import lower_here
 from memfit.estimation.gpu_compiler.memory_map import read as read_memory
 from memfit.estimation.gpu_compiler.module_text import read
 from memfit.estimation.gpu_compiler.source import CompiledSource
+from memfit.estimation.recording.sending import packed
+from memfit.estimation.recording.specs import Leaf, Spec
 
 MIB = 2**20
 # Cut down from what XLA prints for an A100: a convolution and its filter's gradient by cuDNN, a product by cuBLAS,
@@ -298,3 +303,27 @@ def test_a_recording_says_where_xla_is_known_to_take_far_more():
     assert describe_doubt(recurrent(layers.SimpleRNN(4, unroll=True))) == ""
     assert describe_doubt(recurrent(layers.LSTM(4))) == ""  # on cuDNN, which is not XLA's
     assert describe_doubt(recurrent(layers.Flatten())) == ""
+
+
+class Probe(keras.Model):
+    """Trains a head on features that it leaves as they are; both are built in the first step."""
+
+    def __init__(self):
+        super().__init__()
+        self.features, self.head = keras.layers.Dense(40), keras.layers.Dense(25)
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.head(self.features(data)))
+        weights = self.head.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+def test_a_custom_step_is_lowered_with_the_state_of_what_it_trains():
+    model = Probe()
+    model.compile("adam")
+    _, parts = lower_here(packed(model, Spec(Leaf((6,), "float32"))), None, 8, "train")
+    head = 40 * 25 + 25
+    assert parts.weights == 4 * (6 * 40 + 40 + head)
+    assert parts.optimizer == pytest.approx(4 * 2 * head, abs=16)  # and its counter and learning rate

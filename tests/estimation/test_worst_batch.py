@@ -3,9 +3,12 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import memfit
 from memfit import InvalidInput
+from memfit.estimation.recording.specs import bytes_per_sample, spec_of
+from memfit.estimation.worst_batch import look_where_needed
 
 
 class Lengths(keras.utils.PyDataset):
@@ -42,3 +45,17 @@ def test_a_batch_size_can_be_left_out_only_where_the_data_says_it(model: keras.M
         memfit.estimate(model, data=(np.ones((4, 10), "int32"), np.ones((4, 1))))
     with pytest.raises(InvalidInput, match="A generator cannot be looked at without losing its batches"):
         memfit.estimate(model, data=(each for each in []))
+
+
+def test_a_pipeline_of_zipped_batches_is_recorded_with_the_samples_of_each() -> None:
+    many, few = (
+        tf.data.Dataset.from_tensor_slices(np.ones((3 * size, 4), "float32")).batch(size) for size in (64, 16)
+    )
+    model = keras.Sequential([keras.layers.Dense(1)])
+    found = look_where_needed(model, tf.data.Dataset.zip((many, few)))
+    assert found is not None
+    for shape in found.largest():
+        spec = spec_of(model, found.like(shape))
+        assert [part.shape for part in spec.batch(32)] == [(32, 4), (8, 4)]
+        assert [tuple(part.shape) for part in spec.tensor_specs(None)] == [(None, 4), (None, 4)]
+        assert bytes_per_sample(spec) == [16, 4]

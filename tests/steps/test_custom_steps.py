@@ -198,3 +198,40 @@ def test_fit_plans_a_custom_step_and_trains_it_to_the_same_weights():
     assert found["run"]["measured"] <= plan["memory"]
     for one, two in zip(*found["weights"], strict=True):
         np.testing.assert_allclose(two, one, rtol=1e-4, atol=1e-6)
+
+
+class Probed(Stepping):
+    """Its step trains only a head, which `call` does not know, and which is built in the first step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head = network(6, 8), layers.Dense(3)
+
+    def build(self, input_shape: Any) -> None:
+        """Has nothing to do: the encoder is built, and `call` knows nothing else."""
+
+    def call(self, x: Any) -> Any:
+        return self.encoder(x)
+
+    def train_step(self, x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.head(self.encoder(x)) - x[:, :3]) ** 2)
+        self.update(tape, loss, self.head.trainable_weights, self.optimizer)
+        return self.show(loss)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_optimizer_of_a_custom_step_is_built_for_what_that_step_trains(scaled, in_float64):
+    x = np.random.default_rng(2).normal(size=(8, 6))
+    stock, model = prepared(Probed), prepared(Probed)
+    for one in (stock, model):
+        adam = keras.optimizers.Adam(0.01)
+        one.compile(keras.optimizers.LossScaleOptimizer(adam, dynamic_growth_steps=2) if scaled else adam)
+        one(x)
+    stock.fit(x, batch_size=8, epochs=5, verbose=0, shuffle=False)
+    step, spec = build(model, Recipe()), tf.TensorSpec([None, 6], x.dtype)
+    for _ in range(5):
+        step.run(tf.constant(x), spec)
+    trained = ([*one.variables, *one.optimizer.variables] for one in (stock, model))
+    for one, two in zip(*trained, strict=True):
+        np.testing.assert_allclose(two.numpy(), one.numpy(), rtol=1e-9, atol=1e-12, err_msg=one.path)

@@ -10,7 +10,6 @@ import tensorflow as tf
 from memfit.budgets.peaks import take_one_region
 from memfit.compat import keras_layers
 from memfit.errors import InvalidInput
-from memfit.estimation.optimizers import is_alone
 from memfit.steps.custom_step import watch_updates
 from memfit.steps.gradients import GradientShelf
 from memfit.steps.host_arrays import HostArrays
@@ -84,8 +83,8 @@ class TrainStep:
         self.parts = 1 if recipe.micro_batch is None or parts is None else parts
         if not recipe.is_stock:
             take_one_region()
-        if model.built and not model.optimizer.built and is_alone(model):
-            # Otherwise a loss scale would be traced as a constant.
+        if model.built and not model.optimizer.built and not is_custom(model, "train_step"):
+            # Otherwise a loss scale would be traced as a constant. A step of one's own chooses what it trains.
             model.optimizer.build(model.trainable_variables)
         self._rollback = ModelRollback(model, settles=not recipe.is_stock)
         self._immediate, self._unfinished = recipe.immediate_update, False

@@ -23,12 +23,7 @@ class Setup:
 
     def __init__(self, events: tuple[Event, ...], variables: Iterable[Tensor]) -> None:
         self.events = events
-        alive: dict[int, int] = {}
-        for position, event in enumerate(events):
-            if event.freed:
-                alive.pop(event.address, None)
-            elif event.requested:
-                alive[event.address] = position
+        alive = _alive_after(events)
         self._made = {
             id(variable): alive[address]
             for variable in variables
@@ -38,6 +33,24 @@ class Setup:
     def event_of(self, variable: Tensor) -> int | None:
         """Returns the position of the event that allocated a variable's first buffer; None if none did."""
         return self._made.get(id(variable))
+
+
+def without_births(events: tuple[Event, ...], variables: Iterable[Tensor]) -> tuple[Event, ...]:
+    """Returns events without those that allocated what is in these of TensorFlow's variables when they are over."""
+    alive = _alive_after(events)
+    births = {alive.get(_address(variable)) for variable in variables}
+    return tuple(event for position, event in enumerate(events) if position not in births)
+
+
+def _alive_after(events: Iterable[Event]) -> dict[int, int]:
+    """The positions of the events that allocated what is there when all are over, by address."""
+    alive: dict[int, int] = {}
+    for position, event in enumerate(events):
+        if event.freed:
+            alive.pop(event.address, None)
+        elif event.requested:
+            alive[event.address] = position
+    return alive
 
 
 def kept_variables(

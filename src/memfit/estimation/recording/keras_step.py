@@ -17,7 +17,7 @@ def make_variables(model: Any, spec: Spec, batch: int, phase: str) -> None:
         return  # the step calls parts of it, as that of a GAN does, and makes what they need
     if not model.built:
         # A step of one's own may call the model with something else than the data.
-        with contextlib.suppress(Exception) if _has_own_step(model) else step_failures():
+        with contextlib.suppress(Exception) if has_own_step(model) else step_failures():
             model(x, training=False)
     if phase == "predict":
         return
@@ -29,10 +29,11 @@ def make_variables(model: Any, spec: Spec, batch: int, phase: str) -> None:
         model.compute_metrics(x, y, predicted, sample_weight=weight)
 
 
-def _has_own_step(model: Any) -> bool:
+def has_own_step(model: Any) -> bool:
+    """Whether a model has a `train_step` of its own."""
     import keras
 
-    return type(model).train_step is not keras.Model.train_step
+    return "train_step" in vars(model) or type(model).train_step is not keras.Model.train_step
 
 
 def _has_call(model: Any) -> bool:

@@ -11,8 +11,8 @@ from memfit.compat.keras_optimizers import know_own_variables
 from memfit.estimation.optimizers import optimizers_of
 from memfit.estimation.recording.batches import batch_of, beyond, ladder
 from memfit.estimation.recording.failures import op_failures
-from memfit.estimation.recording.kept import Setup, kept_variables
-from memfit.estimation.recording.keras_step import KerasStep, make_variables, share_slots
+from memfit.estimation.recording.kept import Setup, kept_variables, without_births
+from memfit.estimation.recording.keras_step import KerasStep, has_own_step, make_variables, share_slots
 from memfit.estimation.recording.recording import FOLDED, KEPT_EVENTS, STEPS, Recording
 from memfit.estimation.recording.recording import Step as RecordedStep
 from memfit.estimation.recording.sending import unpacked
@@ -67,17 +67,22 @@ def record(
         batches = ladder(largest, step.parts) if only is None else (only,)
         mark()
         fresh = [optimizer for optimizer in optimizers if not optimizer.built]
-        if phase == "train" and fresh == [model.optimizer] == optimizers:
-            model.optimizer.build(
-                model.trainable_variables
-            )  # as Keras does in the first step: see `share_slots`
+        if phase == "train" and fresh and not has_own_step(model):
+            # As Keras does in the first step: see `share_slots`. A step of one's own chooses what it trains.
+            model.optimizer.build(model.trainable_variables)
         mark()
         traces = trace_first(step, model, spec, batches)
         mark()
     there = [optimizer for optimizer in optimizers if optimizer not in fresh]
     slots = [variable.value for optimizer in there for variable in optimizer.variables]
     made = [] if traces.first is None else traces.first.variables
-    setup = Setup(seen[0] + seen[2], {id(v): v for v in (*slots, *step.variables(), *made)}.values())
+    # Tracing a step of one's own makes weights, which are counted as such, and optimizers' state, which is made
+    # anew before each first step that is recorded.
+    counted = [variable.value for owner in (model, *fresh) for variable in owner.variables]
+    setup = Setup(
+        without_births(seen[0] + seen[2], counted),
+        {id(v): v for v in (*slots, *step.variables(), *made)}.values(),
+    )
     recorder = _StepRecorder(step, model, spec, traces)
     recorder.run_others(min(max(_SECONDS_BEFORE - (time.process_time() - begin), _SECONDS[0]), _SECONDS[1]))
     recorder.run_in_a_row(fresh)

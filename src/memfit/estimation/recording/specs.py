@@ -35,6 +35,7 @@ class Leaf:
         largest: The largest: how many rows of an embedding a batch reads, and an update so computes, depends on it.
             Columns of a table have embeddings of their own.
         texts: Text of some samples, as far as an example has any: a lookup may know no other.
+        share: Its samples for each sample of the batch: pipelines that are zipped may give batches of other sizes.
     """
 
     shape: tuple[int, ...]
@@ -43,10 +44,13 @@ class Leaf:
     least: tuple[int, ...] = (0,)
     largest: tuple[int, ...] = (0,)
     texts: tuple[str | bytes, ...] = ()
+    share: float = 1.0
 
     def shape_at(self, size: int | None) -> tuple[int | None, ...]:
         """Returns its whole shape for that many samples."""
-        return (size, *self.shape) if self.has_samples else self.shape
+        if not self.has_samples:
+            return self.shape
+        return (None if size is None else max(1, round(size * self.share)), *self.shape)
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,11 @@ def bytes_per_sample(spec: Spec) -> list[int]:
 
     leaves: list[Leaf] = []
     mapped(leaves.append, spec.structure)
-    return [math.prod(leaf.shape) * tf.as_dtype(leaf.dtype).size for leaf in leaves if leaf.has_samples]
+    return [
+        round(math.prod(leaf.shape) * leaf.share * tf.as_dtype(leaf.dtype).size)
+        for leaf in leaves
+        if leaf.has_samples
+    ]
 
 
 def mapped(function: Any, structure: Any) -> Any:
@@ -212,6 +220,8 @@ def _from_example(model: Any, data: Any) -> Any:
             of_arrays = False
     element = _as_arrays(element)
     wanted = _input_shapes(model, element[0] if isinstance(element, tuple) else element)
+    sizes: list[Any] = []
+    mapped(lambda part: sizes.append(_samples_in(part)), element)
 
     def leaf(part: Any) -> Leaf:
         dtype = _type_in_fit(part.dtype) if of_arrays else part.dtype
@@ -219,9 +229,17 @@ def _from_example(model: Any, data: Any) -> Any:
         made = _leaf("data", shape, dtype, _LONGEST)
         least, largest = _find_range(part)
         seen = texts.get(id(part), part) if made.dtype == "string" else ()
-        return replace(made, least=least, largest=largest, texts=_flat_texts(seen))
+        size = _samples_in(part)
+        share = size / sizes[0] if size and sizes[0] else 1.0
+        return replace(made, least=least, largest=largest, texts=_flat_texts(seen), share=share)
 
     return mapped(leaf, element)
+
+
+def _samples_in(part: Any) -> int | None:
+    """The samples of a part of a batch, as far as its shape tells."""
+    shape = part.shape
+    return None if getattr(shape, "rank", 0) is None or len(shape) == 0 else shape[0]
 
 
 def _find_range(part: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
