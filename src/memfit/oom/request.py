@@ -59,8 +59,8 @@ class Request:
         op: TensorFlow's op.
         shape: The tensor's shape.
         dtype: Its type.
-        phase: "forward", "backward", "update", "state" (of the optimizer), "validation", "prediction", "data", "building", "step" (the
-            whole step, compiled by XLA as one program), or "".
+        phase: "forward", "backward", "update", "state" (of the optimizer), "validation", "prediction", "data",
+            "building", "step" (the whole step, compiled by XLA as one program), or "".
     """
 
     layer: str = ""

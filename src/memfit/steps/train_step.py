@@ -82,8 +82,7 @@ class TrainStep:
         share: Share | None = None,
     ) -> None:
         self.parts = 1 if recipe.micro_batch is None or parts is None else parts
-        if not recipe.is_stock:
-            take_one_region()
+        take_one_region()
         if model.built and not model.optimizer.built and is_alone(model):
             # Otherwise a loss scale would be traced as a constant.
             model.optimizer.build(model.trainable_variables)
@@ -131,6 +130,8 @@ class TrainStep:
     def compute(self, data: Any, spec: Any = None) -> Any:
         """Computes gradients and metrics of a batch; returns the logs."""
         self.abandon()  # what a failure before has left
+        if self._shelf is not None:
+            self._shelf.take_places()
         self._unfinished = True
         if self._begun is not None:
             self._begun.assign(False)
@@ -172,9 +173,9 @@ class TrainStep:
         self._unfinished = False
 
     def finish_update(self) -> None:
-        """Does what is left of an update that failed."""
+        """Does what is left of an update that failed, with the gradients in the host's memory."""
         if self._update is not None:
-            self._update.finish()
+            self._update.finish_from_host()
         self._unfinished = False
 
     @property

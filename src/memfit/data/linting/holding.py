@@ -1,4 +1,4 @@
-"""What a tf.data pipeline holds in memory while it runs: shuffle buffers, caches, what is read ahead and at work."""
+"""What a tf.data pipeline holds in memory while it runs: shuffle buffers, caches, batches ahead, calls at work."""
 
 import math
 import os
