@@ -132,6 +132,19 @@ def test_gradients_that_are_added_up_in_places_of_their_own_are_finished_from_th
         np.testing.assert_array_equal(a, b)
 
 
+def test_an_update_from_the_host_that_is_cut_off_still_has_its_gradients() -> None:
+    weight = keras.Variable(np.zeros(3, "float32"), name="weight")
+    shelf = GradientShelf()
+    shelf.put([tf.constant([1.0, 2.0, 3.0])], [weight])
+    for _ in range(2):
+        shelf.move_to_host()
+        np.testing.assert_array_equal(shelf.read(weight), [1, 2, 3])
+    shelf.take_places()
+    shelf.put([tf.constant([4.0, 5.0, 6.0])], [weight])
+    shelf.move_to_host()
+    np.testing.assert_array_equal(shelf.read(weight), [4, 5, 6])
+
+
 def test_loss_scaling_around_an_optimizer_is_finished_too() -> None:
     results = []
     for cut_off in (None, 2):

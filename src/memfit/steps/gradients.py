@@ -79,7 +79,9 @@ class GradientShelf:
         return Rows(pieces, self._kinds[id(weight)], weight.shape)
 
     def move_to_host(self) -> None:
-        """Moves all gradients to the host's memory, until they are cleared."""
+        """Moves all gradients to the host's memory, if they are not there; `take_places` ends that."""
+        if self._on_host:
+            return
         self._on_host = {}
         for buffer in self.buffers():
             # Copied: on the CPU the array would share the buffer that is to be freed.

@@ -144,6 +144,7 @@ class TrainStep:
         self.abandon()
         self._unfinished = True
         assert self._shelf is not None
+        self._shelf.take_places()
         if not self._shelf.weights:
             self.trace(spec)
         self._shelf.put_nothing()
@@ -177,6 +178,11 @@ class TrainStep:
         if self._update is not None:
             self._update.finish_from_host()
         self._unfinished = False
+
+    @property
+    def updates_from_host(self) -> bool:
+        """Whether updates take their gradients from the host's memory: nothing else of them can go there."""
+        return self._update is not None and self._update.from_host
 
     @property
     def update_lost(self) -> str | None:

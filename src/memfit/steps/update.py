@@ -41,14 +41,14 @@ class Update:
         with tf.device("CPU:0"):  # on a GPU every count would be a kernel of its own
             self._written = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._whole: Callable[[], None] | None = None
-        self._from_host = False
+        self.from_host = False  # whether gradients are taken from the host's memory
         self._placeholders = UpdatePlaceholders(model.trainable_variables)
 
     def run(self) -> None:
         """Applies the gradients."""
         if not self._shelf.weights:
             return
-        if self._from_host:
+        if self.from_host:
             self._shelf.move_to_host()
         if self._whole is None:
             self._whole = self._traced(0)
@@ -73,7 +73,7 @@ class Update:
 
         Beside weights and optimizer there is then only the gradient of the weight whose turn it is.
         """
-        self._from_host, self._whole = True, None
+        self.from_host, self._whole = True, None
         done = int(self._written)
         if done:
             self._shelf.move_to_host()
@@ -85,6 +85,7 @@ class Update:
     def abandon(self) -> None:
         """Lets go of gradients that will not be applied."""
         self._shelf.clear()
+        self._shelf.let_go_of_host()
         self._written.assign(0)
 
     def _traced(self, done: int) -> Callable[[], None]:

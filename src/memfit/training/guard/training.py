@@ -83,14 +83,15 @@ class GuardedTraining(Replaying):
         gc.collect()
         if (reason := step.update_lost) is not None:
             raise self.fail_half_updated(lack, reason)
-        self.note(
-            lack,
-            "The gradients are kept in the host's memory; the update continues from there where it stopped, "
-            "one weight after the other, and so do later ones",
-        )
-        _, lack = attempt(step.finish_update)
-        if lack is None:
-            return
+        if not step.updates_from_host:
+            self.note(
+                lack,
+                "The gradients are kept in the host's memory; the update continues from there where it stopped, "
+                "one weight after the other, and so do later ones",
+            )
+            _, lack = attempt(step.finish_update)
+            if lack is None:
+                return
         if step.update_has_begun:
             helps = self._tightening.say_what_helps_an_update()
             raise self.fail_half_updated(lack, "there was no memory to finish it", helps)
