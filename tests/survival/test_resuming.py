@@ -18,6 +18,7 @@ import tensorflow as tf
 
 import memfit
 from memfit.budgets.budget import budget
+from memfit.planning.fidelity import Fidelity
 from memfit.steps.recipe import Recipe
 from memfit.survival import supervised_runner
 from memfit.survival.kept_states import take_over_newest
@@ -418,6 +419,9 @@ def test_after_a_crash_for_want_of_memory_another_plan_is_followed_or_none(tmp_p
     for nothing in (refusal(), refusal(plan), memfit.InvalidInput("The weights alone take 2 GiB")):
         with pytest.raises(NothingTighter, match="no plan that is allowed takes less"):
             planned(nothing)
+    farther = memfit.DoesNotFit("nothing is that small", memfit.Size(1), 0, Fidelity.PRECISION)
+    with pytest.raises(NothingTighter, match=r'takes less\. With allow="precision" one would\.'):
+        planned(farther)
     assert planned(tighten=False) == plan.to_json()  # the plan of the process before
     (tmp_path / "plan-000.json").write_text("{")
     assert planned(plan, tighten=False) == plan.to_json()

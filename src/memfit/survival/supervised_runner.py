@@ -88,11 +88,6 @@ class SupervisedRunner(Runner):
         if not supervision.settings.tighten or supervision.has_finished(self._call):
             return before
         tighter = _make_tighter(before, make)
-        if tighter is None:
-            raise NothingTighter(
-                f"Memory ran out in {before.recipe} ({before.predicted} predicted), and no plan that is allowed "
-                "takes less. Give more memory, train smaller batches, or allow more (--allow)."
-            )
         self._is_known = False
         return tighter
 
@@ -147,24 +142,34 @@ class SupervisedRunner(Runner):
         return self.supervision.directory / f"{name}.json"
 
 
-def _make_tighter(before: Plan, make: MakePlan) -> Plan | None:
-    """Makes a plan that takes less than one that ran out; None where the tightest one is that itself."""
+def _make_tighter(before: Plan, make: MakePlan) -> Plan:
+    """Makes a plan that takes less than one that ran out.
+
+    Raises:
+        NothingTighter: If the tightest one is that itself.
+    """
     there = budget().device.total
     # It may have been for more than there is; otherwise its step took more than was predicted.
     room = there if there < before.predicted else int(_TIGHTER * min(before.memory, before.predicted))
+    farther = None
     while True:
         try:
             plan = make(room)
         except DoesNotFit as refusal:
-            least = refusal.closest
-            if least is None or least.recipe == before.recipe:
-                return None
-            return least if least.predicted < min(before.predicted, there) else None
+            least, farther = refusal.closest, refusal.fidelity
+            if least and least.recipe != before.recipe and least.predicted < min(before.predicted, there):
+                return least
+            break
         except InvalidInput:  # the weights alone take more
-            return None
+            break
         if plan.recipe != before.recipe:
             return plan
         room = int(_TIGHTER * min(room, plan.predicted))
+    would = "" if farther is None else f' With allow="{farther}" one would.'
+    raise NothingTighter(
+        f"Memory ran out in {before.recipe} ({before.predicted} predicted), and no plan that is allowed takes "
+        f"less.{would} Give more memory, or train smaller batches."
+    )
 
 
 def _with_repeatable_order(arguments: Mapping[str, Any], seed: int) -> tuple[dict[str, Any], Feed]:
