@@ -225,18 +225,24 @@ def test_an_empty_result_says_so():
     assert memfit.lint(good()).to_json() == []
 
 
+MAKING = 2 * 10 * 1024  # a batch of 10 rows while it is made: its rows, and the whole
 ROWS = DATA.from_tensor_slices(np.zeros((100, 256), "float32"))
 
 
 @pytest.mark.parametrize(
     ("dataset", "held"),
     [
-        (ROWS.batch(10), 0),
-        (ROWS.shuffle(50).batch(10), 50 * 1024),
-        (ROWS.shuffle(10**6).repeat().batch(10), 100 * 1024),  # a buffer is not fuller than the data
-        (ROWS.cache().batch(10).prefetch(3), 100 * 1024 + 3 * 10 * 1024),
-        (ROWS.batch(10).prefetch(AUTOTUNE), 2 * 10 * 1024),
-        (ROWS.cache("file").batch(10), 0),
+        (ROWS.batch(10), MAKING),
+        (ROWS.shuffle(50).batch(10), 50 * 1024 + MAKING),
+        (ROWS.shuffle(10**6).repeat().batch(10), 100 * 1024 + MAKING),  # a buffer is not fuller than the data
+        (ROWS.cache().batch(10).prefetch(3), 100 * 1024 + MAKING + 3 * 10 * 1024),
+        (ROWS.cache().shuffle(50).batch(10), 100 * 1024 + MAKING),  # what a cache holds is not copied
+        (ROWS.batch(10).prefetch(AUTOTUNE), MAKING + 2 * 10 * 1024),
+        (ROWS.cache("file").batch(10), MAKING),
+        (ROWS.map(tf.abs, num_parallel_calls=4).batch(10), 4 * 1024 + MAKING),
+        (ROWS.batch(10).map(tf.abs, num_parallel_calls=4), MAKING + (4 + 2) * 10 * 1024),
+        # Of 4 datasets that are read and 8 that are opened ahead, 3 elements each.
+        (ROWS.interleave(DATA.from_tensors, 4, num_parallel_calls=4).batch(10), 36 * 1024 + MAKING),
         (DATA.from_generator(lambda: iter([1]), output_signature=tf.TensorSpec(())).cache(), None),
         (DATA.from_generator(lambda: iter([1]), output_signature=tf.TensorSpec(None)).shuffle(9), None),
     ],

@@ -74,10 +74,12 @@ def network(optimizer: Any) -> keras.Model:
     return model
 
 
-def trained(optimizer: Any, trap: Trap, cut_off: int | None) -> tuple[list[Any], str | None]:
+def trained(
+    optimizer: Any, trap: Trap, cut_off: int | None, *, own_buffers: bool = False
+) -> tuple[list[Any], str | None]:
     """Four updates, one of them cut off; returns all variables, and why it could not be finished."""
     model = network(optimizer)
-    shelf = GradientShelf()
+    shelf = GradientShelf(own_buffers=own_buffers)
     update = Update(model, shelf)
 
     @tf.function
@@ -88,6 +90,7 @@ def trained(optimizer: Any, trap: Trap, cut_off: int | None) -> tuple[list[Any],
         shelf.put(tape.gradient(loss, model.trainable_weights), model.trainable_weights)
 
     for number in range(4):
+        shelf.take_places()
         gradients()
         trap.set.assign(number == cut_off)
         if number != cut_off:
@@ -99,9 +102,9 @@ def trained(optimizer: Any, trap: Trap, cut_off: int | None) -> tuple[list[Any],
         assert update.begun
         if update.lost is not None:
             return [], update.lost
-        update.finish()
+        update.finish_from_host()
     assert not update.begun
-    assert all(place.shape == (0,) for place in map(tf.convert_to_tensor, shelf.buffers()))
+    assert own_buffers or all(place.shape == (0,) for place in map(tf.convert_to_tensor, shelf.buffers()))
     return [variable.numpy() for variable in (*model.variables, *optimizer.variables)], None
 
 
@@ -118,6 +121,28 @@ def test_an_update_is_finished_from_where_it_was_cut_off(name: str) -> None:
         stock.train_on_batch(X, Y)
     for a, b in zip([*stock.variables, *stock.optimizer.variables], whole, strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_that_are_added_up_in_places_of_their_own_are_finished_from_the_host_too() -> None:
+    results = []
+    for cut_off in (None, 1):
+        trap = Trap()
+        results.append(trained(trap.optimizer(optimizers.Adam, {}), trap, cut_off, own_buffers=True)[0])
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_an_update_from_the_host_that_is_cut_off_still_has_its_gradients() -> None:
+    weight = keras.Variable(np.zeros(3, "float32"), name="weight")
+    shelf = GradientShelf()
+    shelf.put([tf.constant([1.0, 2.0, 3.0])], [weight])
+    for _ in range(2):
+        shelf.move_to_host()
+        np.testing.assert_array_equal(shelf.read(weight), [1, 2, 3])
+    shelf.take_places()
+    shelf.put([tf.constant([4.0, 5.0, 6.0])], [weight])
+    shelf.move_to_host()
+    np.testing.assert_array_equal(shelf.read(weight), [4, 5, 6])
 
 
 def test_loss_scaling_around_an_optimizer_is_finished_too() -> None:

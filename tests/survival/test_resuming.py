@@ -7,6 +7,7 @@ Here the processes are only as good as new: everything is built again, and a new
 import csv
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ import pytest
 import tensorflow as tf
 
 import memfit
+from memfit.budgets.budget import budget
+from memfit.planning.fidelity import Fidelity
+from memfit.steps.recipe import Recipe
+from memfit.survival import supervised_runner
 from memfit.survival.kept_states import take_over_newest
 from memfit.survival.settings import ProcessSettings
 from memfit.survival.snapshots import copy_values
-from memfit.survival.supervised_runner import SupervisedRunner
+from memfit.survival.supervised_runner import NothingTighter, SupervisedRunner
 from memfit.survival.supervision import Stopped, Supervision
 from memfit.training.running import current_runner, install_runner
 
@@ -380,35 +385,67 @@ def test_state_that_cannot_be_saved_is_named_before_the_training(
     assert "cannot be pickled: Holder.stream." in caplog.text
 
 
-def test_after_a_crash_for_want_of_memory_a_plan_takes_less_or_stays(tmp_path: Path) -> None:
+def test_after_a_crash_for_want_of_memory_another_plan_is_followed_or_none(tmp_path: Path) -> None:
     model = network()
     new_process(tmp_path)
     plan = memfit.fit(model, X, Y, verbose=0).memory.plan
+    tighter = replace(plan, recipe=Recipe(micro_batch=8), predicted=memfit.Size(plan.predicted // 2))
     asked: list[Any] = []
+    answers: list[Any] = []
 
     def make(memory: Any) -> Any:
         asked.append(memory)
-        if len(asked) == 2:
-            raise memfit.DoesNotFit("nothing is that small", memfit.Size(1), 0, None)
-        return plan
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    def planned(*, tighten: bool) -> Any:
+    def planned(*given: Any, tighten: bool = True) -> Any:
+        answers[:], asked[:] = given, []
         runner = new_process(tmp_path, tighten=tighten)
         runner.begin(model, {})
         return runner.plan(model, "8GiB", make).to_json()
 
-    assert planned(tighten=True) == plan.to_json()  # that fit() had ended: there is nothing to tighten
-    assert asked == []
+    def refusal(closest: Any = None) -> memfit.DoesNotFit:
+        return memfit.DoesNotFit("nothing is that small", memfit.Size(1), 0, None, closest)
+
+    assert planned() == plan.to_json()  # that fit() had ended: there is nothing to tighten
     (tmp_path / "fit-000.npz").unlink()
-    planned(tighten=True)
+    assert planned(tighter) == tighter.to_json()
     assert asked == [int(0.8 * min(plan.memory, plan.predicted))]
-    assert planned(tighten=True) == plan.to_json()
-    assert len(asked) == 2
-    assert planned(tighten=False) == plan.to_json()
-    assert len(asked) == 2  # the plan of the process before
+    assert planned(plan, tighter) == tighter.to_json()  # never the same recipe again
+    assert asked[1] < asked[0]
+    assert planned(refusal(tighter)) == tighter.to_json()
+    for nothing in (refusal(), refusal(plan), memfit.InvalidInput("The weights alone take 2 GiB")):
+        with pytest.raises(NothingTighter, match="no plan that is allowed takes less"):
+            planned(nothing)
+    farther = memfit.DoesNotFit("nothing is that small", memfit.Size(1), 0, Fidelity.PRECISION)
+    with pytest.raises(NothingTighter, match=r'takes less\. With allow="precision" one would\.'):
+        planned(farther)
+    assert planned(tighten=False) == plan.to_json()  # the plan of the process before
     (tmp_path / "plan-000.json").write_text("{")
-    assert planned(tighten=False) == plan.to_json()
-    assert asked[2:] == ["8GiB"]  # made anew, as that file holds none
+    assert planned(plan, tighten=False) == plan.to_json()
+    assert asked == ["8GiB"]  # made anew, as that file holds none
+
+
+def test_a_plan_for_more_memory_than_there_is_is_made_anew_for_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = network()
+    new_process(tmp_path)
+    plan = memfit.fit(model, X, Y, verbose=0).memory.plan
+    (tmp_path / "fit-000.npz").unlink()
+    there = replace(budget().device, total=memfit.Size(plan.predicted - 1))
+    monkeypatch.setattr(supervised_runner, "budget", lambda: replace(budget(), devices=(there,)))
+    runner, asked = new_process(tmp_path, tighten=True), list[Any]()
+    runner.begin(model, {})
+
+    def make(memory: Any) -> Any:
+        asked.append(memory)
+        return replace(plan, recipe=Recipe(micro_batch=8))
+
+    runner.plan(model, "8GiB", make)
+    assert asked == [plan.predicted - 1]
 
 
 def test_arrays_that_a_restarted_script_makes_anew_are_noticed(

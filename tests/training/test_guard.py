@@ -211,6 +211,30 @@ def without_training() -> dict[str, Any]:
     }
 
 
+def without_room_for_the_optimizer() -> dict[str, Any]:
+    """Adam's moments are twice the table: they do not fit beside it and what an update computes."""
+    import keras
+    from keras import layers
+
+    import memfit
+
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((2,), dtype="int32")
+    rows = layers.Embedding(2**18, 64, name="words")(inputs)  # 64 MiB
+    model = keras.Model(inputs, layers.Dense(1)(layers.Flatten()(rows)))
+    model.compile("adam", "mse")
+    before = model.get_weights()
+    x = np.arange(8, dtype="int32").reshape(4, 2)
+    said = []
+    try:
+        with hunger.warnings() as said:
+            memfit.fit(model, x, x[:, :1].astype("float32"), verbose=0, plan=parity.levers(model, 32))
+    except memfit.OutOfMemory as error:
+        same = all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+        return {"text": str(error), "intact": error.intact, "same": same, "said": said}
+    return {"said": said}
+
+
 @pytest.fixture(scope="module")
 def runs() -> dict[str, Future[Any]]:
     """All at once: a shortage is mostly waiting, ten seconds each."""
@@ -219,7 +243,7 @@ def runs() -> dict[str, Future[Any]]:
 
 @pytest.fixture(scope="module")
 def other_runs() -> dict[str, Future[Any]]:
-    return _start(statistics, own_steps, without_training)
+    return _start(statistics, own_steps, without_training, without_room_for_the_optimizer)
 
 
 def _start(*cases: Any) -> dict[str, Future[Any]]:
@@ -244,7 +268,7 @@ def test_a_shortage_in_any_phase_leaves_no_trace(runs: dict[str, Future[Any]]) -
     assert [event["asked"] for event in events[:2]] == [4 * hunger.ALL * BATCH] * 2
     assert all(0 < event["free"] < 2**28 for event in events)
     assert "forward" in events[0]["says"]
-    assert "continues where it stopped" in events[-1]["done"]
+    assert "in the host's memory" in events[-1]["done"]
 
 
 def test_memory_taken_away_is_answered_with_micro_batches_until_it_is_back(
@@ -268,6 +292,17 @@ def test_an_exact_plan_stays_exact(other_runs: dict[str, Future[Any]]) -> None:
         np.testing.assert_allclose(ours, stock, rtol=2e-5, atol=2e-6)
     assert found["events"]
     assert all("whole batches, rematerialised" in event["done"] for event in found["events"])
+
+
+def test_an_optimizer_without_room_is_named_with_what_helps_and_its_update_is_not_repeated(
+    other_runs: dict[str, Future[Any]],
+) -> None:
+    found = other_runs["without_room_for_the_optimizer"].result()
+    assert "The optimizer's " in found["text"]
+    assert "Adam keeps 128 MiB beside 64 MiB of trained weights" in found["text"]
+    assert "8-bit moments" in found["text"]
+    assert found["intact"] == found["same"]
+    assert len(found["said"]) <= 2  # once as it is, once from the host's memory
 
 
 def test_steps_that_cannot_be_split_are_repeated_or_said_to_be_lost(

@@ -168,3 +168,16 @@ def _in_use_around_a_shortage() -> list[int]:
 def test_smaller_micro_batches_leave_nothing_of_the_larger_ones_in_memory() -> None:
     before, *after = in_arena(_in_use_around_a_shortage, memory="48MiB")
     assert max(after) - before < 2**20  # gradients take 4 MiB
+
+
+def test_an_update_that_does_not_fit_is_explained_by_what_the_optimizer_keeps() -> None:
+    words = keras.layers.Embedding(4096, 128, name="words")
+    model = keras.Sequential([keras.Input((8,), dtype="int32"), words, keras.layers.Flatten()])
+    model.compile("adam", "mse")
+    text = Tightening(model, Fidelity.EXACT).say_what_helps_an_update()
+    path = words.embeddings.path
+    assert f"Adam keeps 4.0 MiB beside 2.0 MiB of trained weights (2.0 MiB in `{path}`)" in text
+    assert "No batch size changes that." in text
+    assert '8-bit moments, with a plan that allows "precision"' in text
+    assert "Rows of embeddings (-4.0 MiB)" in text
+    assert f"A smaller `{path}`" in text

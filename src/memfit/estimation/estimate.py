@@ -100,7 +100,7 @@ class Estimate(Shown):
     def unknown(self) -> tuple[Unknown, ...]:
         """What is needed beyond the peak, each with where its figure comes from."""
         waiting = Size(self.waiting.at(self.batch_size))
-        source = "batches that wait, and fit's copy of the arrays"
+        source = "batches that wait, and fit's copy of the arrays or what a pipeline's stages hold"
         return (
             *self.prediction.unknown,
             *([Unknown("input pipeline", waiting, source)] if waiting else []),

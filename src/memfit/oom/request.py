@@ -38,6 +38,8 @@ _NUMPY_NAMES = {"float": "float32", "half": "float16", "double": "float64"}
 # Keras 3 and Keras 2 functions and methods that say which phase a traced op belongs to.
 _VALIDATION = re.compile(r"__inference_test_function|, in test_step\b")
 _PREDICTION = re.compile(r"__inference_predict_function|, in predict_step\b")
+# A frame of an optimizer's `build`, whose last lines are those of a variable that is made.
+_STATE = re.compile(r"optimizers/\w+\.py\", line \d+, in build\b")
 _BUILDING = re.compile(r"line \d+, in (build|build_wrapper|add_weight)\b")
 # Marks of Keras 3; XLA writes the last one since TensorFlow 2.16, which comes with Keras 3.
 _KERAS_3 = (
@@ -57,8 +59,8 @@ class Request:
         op: TensorFlow's op.
         shape: The tensor's shape.
         dtype: Its type.
-        phase: "forward", "backward", "update", "validation", "prediction", "data", "building", "step" (the
-            whole step, compiled by XLA as one program), or "".
+        phase: "forward", "backward", "update", "state" (of the optimizer), "validation", "prediction", "data",
+            "building", "step" (the whole step, compiled by XLA as one program), or "".
     """
 
     layer: str = ""
@@ -86,6 +88,7 @@ _PHASES = {
     "forward": "in the forward pass",
     "backward": "in the backward pass",
     "update": "in the optimizer's update",
+    "state": "while the optimizer's state was made",
     "validation": "in validation",
     "prediction": "in prediction",
     "data": "in the input pipeline",
@@ -153,6 +156,8 @@ def _phase(text: str, node: str, in_a_layer: bool) -> str:
         return "forward"
     if not node and _XLA_TEXT.search(text):
         return "step"
+    if _STATE.search(text):
+        return "state"
     return "building" if _BUILDING.search(text) else ""
 
 

@@ -21,7 +21,7 @@ from memfit.estimation.optimizers import optimizers_of
 from memfit.estimation.recorder import Recorder
 from memfit.estimation.recording.kept import size_of
 from memfit.estimation.recording.specs import fixed_batch, spec_of
-from memfit.estimation.waiting import Waiting, held_bytes
+from memfit.estimation.waiting import waiting_of
 from memfit.estimation.worst_batch import batch_size_of, look_where_needed
 from memfit.planning.bound import sample_bytes, upper_bound
 from memfit.planning.build_plan import build_stock_plan
@@ -174,7 +174,7 @@ def _bound(job: Job, samples: int) -> Size | None:
     if bound is None:
         return None
     if job.device is None:
-        return Size(bound + Waiting(held_bytes(job.data), sample_bytes(job.model)).at(samples))
+        return Size(bound + waiting_of(job.data, sample_bytes(job.model)).at(samples))
     if job.is_compiled and keras_layers.loops(job.model):  # XLA's loops keep copies of what they read
         return None
     return Size(bound + job.device.workspace_guess(bound))
@@ -190,7 +190,7 @@ def _key(job: Job) -> tuple[Any, ...] | None:
     levers = tuple(type(lever).__qualname__ for lever in levers_for(job))
     together = (job.ranks, job.shard_optimizer)
     asked = (job.batch_size, int(job.memory), str(job.allow), job.validation_batch_size, *together)
-    return ("plan", name, held_bytes(job.data), levers, job.device, asked)
+    return ("plan", name, waiting_of(job.data, 0), levers, job.device, asked)
 
 
 def _check(model: Any, batch_size: Any) -> None:

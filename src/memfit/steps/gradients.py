@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from memfit.compat.tf_graphs import make_variable, run_after
@@ -25,6 +26,9 @@ class GradientShelf:
     Where large tensors hardly find room that is not enough: gradients stay where they were computed, among those
     large tensors, until the update. In buffers of their own, which are there before the step, they lie together.
 
+    Where an update finds no room among gradients, they can be moved to the host's memory, as they are to the last
+    bit; it then takes them from there one by one.
+
     Args:
         own_buffers: Whether gradients are added to zeros in buffers of their own; those of embeddings never are.
     """
@@ -35,6 +39,7 @@ class GradientShelf:
         self._shapes: dict[int, Any] = {}
         self.weights: list[Any] = []  # of the gradients that were put here last, those without one among them
         self._kinds: dict[int, list[Kind]] = {}
+        self._on_host: dict[int, Any] | None = None  # NumPy arrays, by their buffers
 
     def put(self, gradients: Sequence[Any], weights: Sequence[Any]) -> None:
         """Takes the gradients of a step; some of them may be None."""
@@ -61,7 +66,7 @@ class GradientShelf:
 
     def read(self, weight: Any) -> Any:
         """The gradient of a weight, or None."""
-        parts = [buffer.read_value() for buffer in self._buffers.get(id(weight), ())]
+        parts = [self._read_buffer(buffer) for buffer in self._buffers.get(id(weight), ())]
         if not parts:
             return None
         if len(parts) == 1:
@@ -72,6 +77,30 @@ class GradientShelf:
             values.set_shape([None, *weight.shape[1:]])
             indices.set_shape([None])
         return Rows(pieces, self._kinds[id(weight)], weight.shape)
+
+    def move_to_host(self) -> None:
+        """Moves all gradients to the host's memory, if they are not there; `take_places` ends that."""
+        if self._on_host:
+            return
+        self._on_host = {}
+        for buffer in self.buffers():
+            # Copied: on the CPU the array would share the buffer that is to be freed.
+            self._on_host[id(buffer)] = np.array(buffer.numpy())
+            buffer.assign(empty(buffer.dtype))
+
+    def let_go_of_host(self) -> None:
+        """Frees the host's memory, once an update has taken all from there."""
+        if self._on_host is not None:
+            self._on_host.clear()
+
+    def take_places(self) -> None:
+        """Takes the buffers again that gradients are added to, where they were given up for an update."""
+        if self._on_host is None:
+            return
+        for number, buffers in self._buffers.items():
+            if self._has_places(buffers):
+                buffers[0].assign(zeros(self._shapes[number], buffers[0].dtype))
+        self._on_host = None
 
     def sum_over(self, ranks: "Communicator") -> None:
         """Makes of every gradient its sum over all ranks, in the place of the rank's own.
@@ -110,10 +139,14 @@ class GradientShelf:
         """The variables that hold the gradients."""
         return [buffer for buffers in self._buffers.values() for buffer in buffers]
 
-    def clear(self) -> None:
+    def clear(self) -> list[Any]:
         """Frees all gradients; those in buffers of their own become zeros again, one after the other.
 
-        Each buffer is freed and taken again at once, so that it is found where it was.
+        Each buffer is freed and taken again at once, so that it is found where it was. What was given up for an
+        update is taken again by `take_places`, as that may fail.
+
+        Returns:
+            The last op.
         """
         last: list[Any] = []
         nothing = empties(self.buffers())
@@ -121,9 +154,26 @@ class GradientShelf:
             for buffer in buffers:
                 with tf.control_dependencies(last):
                     last = [buffer.assign(nothing[buffer.dtype], read_value=False)]
-                if self.own_buffers and len(buffers) == 1:
+                if self._has_places(buffers) and self._on_host is None:
                     with tf.control_dependencies(last):
                         last = [buffer.assign(zeros(self._shapes[number], buffer.dtype), read_value=False)]
+        return last
+
+    def _has_places(self, buffers: Sequence[Any]) -> bool:
+        """Whether a gradient is added to a buffer of its own; the rows of an embedding are not."""
+        return self.own_buffers and len(buffers) == 1
+
+    def _read_buffer(self, buffer: tf.Variable) -> Any:
+        """Reads a part of a gradient where it is; from the host not before an op needs it."""
+        if self._on_host is None:
+            return buffer.read_value()
+
+        def fetch(_: Any) -> Any:
+            assert self._on_host is not None
+            return self._on_host[id(buffer)]
+
+        # It reads the buffer, too, or TensorFlow might take it for a constant.
+        return tf.numpy_function(fetch, [buffer.read_value()], buffer.dtype, stateful=False)
 
     def _buffers_of(self, weight: Any, parts: Sequence[Any]) -> tuple[tf.Variable, ...]:
         known = self._buffers.get(id(weight))

@@ -144,12 +144,12 @@ def why_not_host_arrays(model: Any, data: Any) -> str | None:
         return "its train_step is custom"
     if keras_training.has_strategy(model):
         return "a distribution strategy feeds the steps"
-    if data is not None and not _are_arrays(data):
+    if data is not None and not are_arrays(data):
         return "the data comes in batches already, or not as NumPy arrays"
     return None
 
 
-def _are_arrays(data: Any) -> bool:
+def are_arrays(data: Any) -> bool:
     """Whether data is NumPy arrays of numbers and nothing else, in any nested structure."""
     leaves = leaves_of(data)
     return bool(leaves) and all(

@@ -81,8 +81,7 @@ class TrainStep:
         share: Share | None = None,
     ) -> None:
         self.parts = 1 if recipe.micro_batch is None or parts is None else parts
-        if not recipe.is_stock:
-            take_one_region()
+        take_one_region()
         if model.built and not model.optimizer.built and not is_custom(model, "train_step"):
             # Otherwise a loss scale would be traced as a constant. A step of one's own chooses what it trains.
             model.optimizer.build(model.trainable_variables)
@@ -130,6 +129,8 @@ class TrainStep:
     def compute(self, data: Any, spec: Any = None) -> Any:
         """Computes gradients and metrics of a batch; returns the logs."""
         self.abandon()  # what a failure before has left
+        if self._shelf is not None:
+            self._shelf.take_places()
         self._unfinished = True
         if self._begun is not None:
             self._begun.assign(False)
@@ -142,6 +143,7 @@ class TrainStep:
         self.abandon()
         self._unfinished = True
         assert self._shelf is not None
+        self._shelf.take_places()
         if not self._shelf.weights:
             self.trace(spec)
         self._shelf.put_nothing()
@@ -171,10 +173,15 @@ class TrainStep:
         self._unfinished = False
 
     def finish_update(self) -> None:
-        """Does what is left of an update that failed."""
+        """Does what is left of an update that failed, with the gradients in the host's memory."""
         if self._update is not None:
-            self._update.finish()
+            self._update.finish_from_host()
         self._unfinished = False
+
+    @property
+    def updates_from_host(self) -> bool:
+        """Whether updates take their gradients from the host's memory: nothing else of them can go there."""
+        return self._update is not None and self._update.from_host
 
     @property
     def update_lost(self) -> str | None:

@@ -41,16 +41,20 @@ class Update:
         with tf.device("CPU:0"):  # on a GPU every count would be a kernel of its own
             self._written = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._whole: Callable[[], None] | None = None
+        self.from_host = False  # whether gradients are taken from the host's memory
         self._placeholders = UpdatePlaceholders(model.trainable_variables)
 
     def run(self) -> None:
         """Applies the gradients."""
         if not self._shelf.weights:
             return
+        if self.from_host:
+            self._shelf.move_to_host()
         if self._whole is None:
             self._whole = self._traced(0)
             self._placeholders.free()
         self._whole()
+        self._shelf.let_go_of_host()
 
     @property
     def begun(self) -> bool:
@@ -64,17 +68,24 @@ class Update:
             return f"this optimizer's update cannot be continued half-way ({self._unchainable})"
         return None if int(self._written) in self._ends else "it stopped between writes that belong together"
 
-    def finish(self) -> None:
-        """Applies what an update that was cut off has not applied."""
+    def finish_from_host(self) -> None:
+        """Applies what an update that was cut off has not applied, as all later ones, from the host's memory.
+
+        Beside weights and optimizer there is then only the gradient of the weight whose turn it is.
+        """
+        self.from_host, self._whole = True, None
         done = int(self._written)
         if done:
+            self._shelf.move_to_host()
             self._traced(done)()
+            self._shelf.let_go_of_host()
         else:
             self.run()
 
     def abandon(self) -> None:
         """Lets go of gradients that will not be applied."""
         self._shelf.clear()
+        self._shelf.let_go_of_host()
         self._written.assign(0)
 
     def _traced(self, done: int) -> Callable[[], None]:
@@ -104,8 +115,9 @@ class Update:
             with tf.control_dependencies(writing(graph.get_operations())):
                 all_done = tf.no_op()  # one edge for each op that follows, not one from every write
             with tf.control_dependencies([all_done]):
+                cleared = self._shelf.clear()
+            with tf.control_dependencies(cleared):
                 self._written.assign(0, read_value=False)
-                self._shelf.clear()
 
         traced: Callable[[], None] = tf.function(update, autograph=False).get_concrete_function()
         return traced

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from memfit.budgets.budget import budget
 from memfit.compat import keras_data
 from memfit.compat.keras_training import has_strategy
 from memfit.data.arrays import arrays
@@ -30,6 +31,10 @@ from memfit.training.telling import Teller
 
 _LOG = logging.getLogger("memfit")
 _TIGHTER = 0.8  # of what the plan that ran out had predicted
+
+
+class NothingTighter(MemfitError):
+    """A training ran out of memory by the tightest plan there is: a restart would be in vain."""
 
 
 class SupervisedRunner(Runner):
@@ -72,7 +77,8 @@ class SupervisedRunner(Runner):
     def plan(self, model: keras.Model, memory: int | str | None, make: MakePlan) -> Plan:
         """Returns the plan that an earlier process followed; a tighter one where memory ended that process.
 
-        Where no plan takes less, the one before has another chance: what took the memory may be gone.
+        Raises:
+            NothingTighter: If there is none: the same plan would run out once more.
         """
         supervision = self.supervision
         before = self._plan_before(model)
@@ -81,10 +87,7 @@ class SupervisedRunner(Runner):
         self._is_known = True
         if not supervision.settings.tighten or supervision.has_finished(self._call):
             return before
-        try:
-            tighter = make(int(_TIGHTER * min(before.memory, before.predicted)))
-        except DoesNotFit:
-            return before
+        tighter = _make_tighter(before, make)
         self._is_known = False
         return tighter
 
@@ -137,6 +140,36 @@ class SupervisedRunner(Runner):
     def _plan_file(self) -> Path:
         name = name_of_rank(f"plan-{self._call:03d}", self.supervision.settings.rank)
         return self.supervision.directory / f"{name}.json"
+
+
+def _make_tighter(before: Plan, make: MakePlan) -> Plan:
+    """Makes a plan that takes less than one that ran out.
+
+    Raises:
+        NothingTighter: If the tightest one is that itself.
+    """
+    there = budget().device.total
+    # It may have been for more than there is; otherwise its step took more than was predicted.
+    room = there if there < before.predicted else int(_TIGHTER * min(before.memory, before.predicted))
+    farther = None
+    while True:
+        try:
+            plan = make(room)
+        except DoesNotFit as refusal:
+            least, farther = refusal.closest, refusal.fidelity
+            if least and least.recipe != before.recipe and least.predicted < min(before.predicted, there):
+                return least
+            break
+        except InvalidInput:  # the weights alone take more
+            break
+        if plan.recipe != before.recipe:
+            return plan
+        room = int(_TIGHTER * min(room, plan.predicted))
+    would = "" if farther is None else f' With allow="{farther}" one would.'
+    raise NothingTighter(
+        f"Memory ran out in {before.recipe} ({before.predicted} predicted), and no plan that is allowed takes "
+        f"less.{would} Give more memory, or train smaller batches."
+    )
 
 
 def _with_repeatable_order(arguments: Mapping[str, Any], seed: int) -> tuple[dict[str, Any], Feed]:

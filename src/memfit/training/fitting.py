@@ -25,6 +25,7 @@ from memfit.training.plan_choice import check_losses, choose_plan, example_of, s
 from memfit.training.recorded_call import RecordedCall
 from memfit.training.run import Run, judge
 from memfit.training.running import current_runner
+from memfit.training.validation_data import read_validation_as_needed
 
 # The arguments of `fit` that Keras's has not.
 _OWN_ARGUMENTS = {"model", "memory", "allow", "plan", "ranks", "shard_optimizer"}
@@ -103,8 +104,7 @@ def fit(
             plan = choose_plan(model, arguments, first, memory, allow, journal, together)
         plan = peers.settle(plan)
         if plan is not None:
-            if not plan.recipe.is_stock:
-                take_one_region()  # before anything runs, and the optimizer's state is made
+            take_one_region()  # before anything runs, and the optimizer's state is made
             plan = _prepare(model, plan, arguments, peers.count)
             if planned:
                 check_losses(model, plan, first_samples(arguments, first), journal)
@@ -169,6 +169,8 @@ def _train(
             journal.note(
                 "The plan expects NumPy arrays, which stay on the host; this data takes more memory than planned."
             )
+        if plan is not None and not plan.is_bound and peers.count == 1:
+            arguments = read_validation_as_needed(model, arguments)
         with (
             PeakMeter(device_name()) as meter,
             guarded_training(

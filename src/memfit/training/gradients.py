@@ -194,8 +194,7 @@ class GuardedLoss:
         job = LossJob(loss, samples, memory, self._allow, spec_of_call(loss, tensors), samples=few)
         with Teller().progress():
             self.plan = plan_loss(job, *measure_beside(loss, tensors))
-        if not self.plan.recipe.is_stock:
-            take_one_region()
+        take_one_region()
         head = f"{self.__name__}(): batch {samples}, in {memory}"
         seconds = time.monotonic() - begun
         lines = describe_plan(self.plan, head, "a plain GradientTape", seconds=seconds)

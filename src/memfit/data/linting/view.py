@@ -60,7 +60,7 @@ class View:
 
         An element before the batching is a part of the batch.
         """
-        known = stage.bytes_with(_batch_size_at(stage))
+        known = stage.bytes_with(batch_size_at(stage))
         if known is not None or self.batch_memory is None:
             return known
         for later in self.after(stage):
@@ -69,7 +69,7 @@ class View:
         return self.batch_memory
 
 
-def _batch_size_at(stage: Stage) -> int | None:
+def batch_size_at(stage: Stage) -> int | None:
     """The most samples that an element has: the last batch may be smaller, so graphs leave it open."""
     for earlier in (stage, *stage.upstream()):
         if earlier.kind == "unbatch":

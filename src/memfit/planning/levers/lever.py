@@ -54,6 +54,8 @@ class Lever:
     of_any_step: ClassVar[bool] = False
     # Whether it is for several ranks that train together.
     of_ranks: ClassVar[bool] = False
+    # Whether what the optimizer keeps is less with it: that helps where an update alone does not fit.
+    of_optimizer: ClassVar[bool] = False
 
     def fidelity(self, job: Job) -> Fidelity:
         """How far it goes from the training that the user wrote."""

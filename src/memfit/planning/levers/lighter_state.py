@@ -21,6 +21,7 @@ class LighterOptimizer(Lever):
     """Lets the user's own optimizer keep less for the length of a training; a subclass says in which form."""
 
     form: ClassVar[str]
+    of_optimizer = True
 
     def why_not(self, job: Job) -> str | None:
         """Says why this optimizer cannot keep its state so."""

@@ -23,6 +23,7 @@ class OptimizerState(Lever):
 
     name = "optimizer state"
     always = Fidelity.PRECISION  # another path to the minimum
+    of_optimizer = True
 
     def explain(self, job: Job) -> str:
         """Says what the other one keeps."""

@@ -27,6 +27,7 @@ class TableRows(Lever):
 
     name = "rows of embeddings"
     always = Fidelity.PRECISION  # another optimizer for the tables
+    of_optimizer = True
 
     def explain(self, job: Job) -> str:
         """Says what is kept for the tables, and which optimizer would keep none of it."""

@@ -40,8 +40,7 @@ class GradientStep:
 
     def __init__(self, loss: LossFunction, recipe: Recipe, *, parts: int | None = None) -> None:
         self.parts = 1 if recipe.micro_batch is None or parts is None else parts
-        if not recipe.is_stock:
-            take_one_region()
+        take_one_region()
         self._loss, self._recipe = loss, recipe
         size = recipe.micro_batch
         self._size: Any = size if parts is None else lambda samples: (samples + parts - 1) // parts

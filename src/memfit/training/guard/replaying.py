@@ -47,6 +47,11 @@ class Replaying:
         """Builds the step of a recipe."""
         raise NotImplementedError
 
+    def _prepare(self) -> None:
+        """Builds all steps, the tightest first: what they keep is there before the first batch."""
+        for way in reversed(self._ways.all):
+            self._step_of(way.recipe)
+
     @property
     def recipe(self) -> Recipe:
         """How the last batch was computed."""
@@ -69,9 +74,7 @@ class Replaying:
             OutOfMemory: If nothing that is allowed was tight enough.
         """
         if not self.batch:
-            # All steps, the tightest first: what they keep is there before the first batch.
-            for way in reversed(self._ways.all):
-                self._step_of(way.recipe)
+            self._prepare()
         self.batch += 1
         self._shape = self._ways.measure(data, spec)
         self._way = self._ways.choose(self._shape)
@@ -127,12 +130,16 @@ class Replaying:
         """Builds the error of a step that nothing can make fit."""
         return OutOfMemory(self._tightening.say_what_would_help(self.recipe, str(lack), need, free()))
 
-    def fail_half_updated(self, lack: Shortage, reason: str) -> OutOfMemory:
-        """Builds the error of an update that was cut off for good."""
+    def fail_half_updated(self, lack: Shortage, reason: str, helps: str = "") -> OutOfMemory:
+        """Builds the error of an update that was cut off for good.
+
+        Args:
+            helps: What would help.
+        """
         self.note(lack, f"The update had begun and cannot be finished: {reason}")
         return OutOfMemory(
             f"Memory ran out while the weights were being updated ({lack}), and {reason}. Some weights are "
-            "updated and others are not: continue from a checkpoint.",
+            f"updated and others are not: continue from a checkpoint. {helps}".rstrip(),
             intact=False,
         )
 

@@ -6,16 +6,20 @@ import keras
 
 from memfit.data.peeking import FirstBatch
 from memfit.data.shapes import count_samples
+from memfit.errors import CannotTell
+from memfit.estimation.recording.kept import size_of
 from memfit.planning.fidelity import NOT_EXACT, Fidelity
 from memfit.planning.job import Job
 from memfit.planning.levers import LEVERS, levers_for
 from memfit.planning.levers.lever import Lever
 from memfit.planning.loss_job import LossJob, few_samples_of, spec_of_call
+from memfit.planning.optimizer_sizes import kept_by
 from memfit.planning.plan import Plan
 from memfit.sizes import Size
 from memfit.steps.micro_batches.exactness import choose_samples
 from memfit.steps.micro_batches.trial import SAMPLES
 from memfit.steps.recipe import Recipe
+from memfit.steps.slots import innermost
 
 # Where it is not known what the step takes, this much of it is tried next. Every miss costs TensorFlow's 10 s, so
 # each further one in the same batch squares it: a half, a quarter, a sixteenth.
@@ -85,6 +89,30 @@ class Tightening:
                 why = lever.explain(job)
                 parts.append(f'With allow="{fidelity}" it could continue with {lever.name} ({why}).')
         parts.append("Free memory held by other programs or tensors, or allow more.")
+        return " ".join(parts)
+
+    def say_what_helps_an_update(self) -> str:
+        """Says what would help where the optimizer's state and its update do not fit by themselves."""
+        weights, optimizer = self._model.trainable_variables, innermost(self._model.optimizer)
+        largest = max(weights, key=size_of)
+        try:
+            kept = f"keeps {kept_by(optimizer, weights)}"
+        except CannotTell:
+            kept = "keeps its state"
+        parts = [
+            f"{type(optimizer).__name__} {kept} beside {Size(sum(map(size_of, weights)))} of trained weights "
+            f"({Size(size_of(largest))} in `{largest.path}`), and copies of a weight for the time of its update.",
+            "No batch size changes that.",
+        ]
+        job = self._job or Job(self._model, "max", Size(0), self._allow)
+        for lever in levers_for(job):
+            if lever.of_optimizer and lever.why_not(job) is None:
+                saving = lever.advise_saving(job, job.reference_batch)
+                less = "" if saving is None else f" (-{saving})"
+                planned = any(lever.offer(job, Recipe(), job.reference_batch))
+                allow = f', with a plan that allows "{lever.fidelity(job)}"' if planned else ""
+                parts.append(f"{lever.name.capitalize()}{less}{allow}: {lever.explain(job)}.")
+        parts.append(f"A smaller `{largest.path}`, or more memory, helps as well.")
         return " ".join(parts)
 
     def _look_at(self, data: Any) -> tuple[Job, int]:

@@ -12,13 +12,10 @@ from memfit.steps.placeholder_buffers import settle_logs
 from memfit.steps.recipe import Recipe
 from memfit.steps.train_step import TrainStep, build
 from memfit.training.guard.ending import EndOfData
-from memfit.training.guard.events import OutOfMemory, attempt
+from memfit.training.guard.events import OutOfMemory, Shortage, attempt, free
 from memfit.training.guard.reading import Reader, check_shapes
 from memfit.training.guard.replaying import Replaying
 from memfit.training.peers import Peers
-
-# How often an update is taken up again: each time TensorFlow itself waits 10 s for memory.
-_UPDATES = 3
 
 
 class GuardedTraining(Replaying):
@@ -78,21 +75,41 @@ class GuardedTraining(Replaying):
             raise
 
     def _update(self) -> None:
-        """Updates the weights, and takes the update up again where it was cut off."""
+        """Updates the weights; an update that was cut off is finished with its gradients in the host's memory."""
         step = self.step
         _, lack = attempt(step.update)
-        for _ in range(_UPDATES):
-            if lack is None:
-                return
-            gc.collect()
-            if (reason := step.update_lost) is not None:
-                raise self.fail_half_updated(lack, reason)
-            self.note(lack, "Kept the gradients; the update continues where it stopped")
-            _, lack = attempt(step.finish_update)
         if lack is None:
             return
+        gc.collect()
+        if (reason := step.update_lost) is not None:
+            raise self.fail_half_updated(lack, reason)
+        if not step.updates_from_host:
+            self.note(
+                lack,
+                "The gradients are kept in the host's memory; the update continues from there where it stopped, "
+                "one weight after the other, and so do later ones",
+            )
+            _, lack = attempt(step.finish_update)
+            if lack is None:
+                return
         if step.update_has_begun:
-            raise self.fail_half_updated(lack, "there was no memory to finish it")
+            helps = self._tightening.say_what_helps_an_update()
+            raise self.fail_half_updated(lack, "there was no memory to finish it", helps)
         step.undo()
         self.note(lack, "Rolled back; there is no memory for the optimizer's update")
-        raise self.fail_without_room(lack)
+        raise self._fail_without_update(lack, "update")
+
+    def _prepare(self) -> None:
+        """Builds all steps, and with the first of them the optimizer's state."""
+        _, lack = attempt(super()._prepare)
+        if lack is not None:
+            raise self._fail_without_update(lack, "state")
+
+    def _fail_without_update(self, lack: Shortage, what: str) -> OutOfMemory:
+        """Builds the error of an optimizer whose state or update fits with no recipe."""
+        there = free()
+        left = "" if there is None else f"; {there} free"
+        helps = self._tightening.say_what_helps_an_update()
+        return OutOfMemory(
+            f"The optimizer's {what} does not fit: {lack}{left}. The model is as it was before this batch. {helps}"
+        )

@@ -56,7 +56,8 @@ def _count_data(arguments: Mapping[str, Any], plan: Plan | None, *, on_cpu: bool
     x = arguments.get("x")
     validation = arguments.get("validation_data")
     total = 0
-    for data in (x, validation):
+    # What waits of the training data is part of a plan for the CPU.
+    for data in (validation,) if on_cpu else (x, validation):
         if isinstance(data, tf.data.Dataset):
             held = held_by(data)
             if held is None:
