@@ -207,7 +207,7 @@ class _Meter:
         self._stack.close()
         if self.updates <= _WARM:
             return None
-        alive, before = _find_peak(self._trace.steps, self._base)
+        alive, before = _find_peak(self._trace, self._base)
         names = _name_layers()
         parts: Counter[str] = Counter({_BEFORE: before})
         tensors = []

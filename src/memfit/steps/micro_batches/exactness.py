@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from memfit.compat import keras_data, keras_layers, keras_training
+from memfit.compat.keras_globals import shared_seed_generator
 from memfit.compat.keras_layers import all_layers
 from memfit.compat.tf_random import Draw, draws_replaced
 from memfit.data.shapes import count_samples, leaves_of
@@ -237,7 +238,8 @@ class _Step:
 
     def _note_written(self, graph: Any) -> None:
         """Notes the variables that ops of TensorFlow's write; what Keras assigns is in its scope."""
-        seeds = {id(generator.state.value) for generator in keras_layers.own_seed_generators(self._model)}
+        generators = [shared_seed_generator(), *keras_layers.own_seed_generators(self._model)]
+        seeds = {id(generator.state.value) for generator in generators if generator is not None}
         names = {id(v.handle): v.name.partition(":")[0] for v in graph.variables if id(v) not in seeds}
         handles = {inner.name.partition(":")[0]: id(handle) for handle, inner in graph.captures}
         written = (handles.get(name) for name in find_written(graph.as_graph_def()))

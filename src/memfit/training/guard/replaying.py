@@ -37,7 +37,7 @@ class Replaying:
         journal: Journal,
         steps: dict[Recipe, Any],
     ) -> None:
-        self.owner, self._tightening, self._journal, self._steps = owner, tightening, journal, steps
+        self.owner, self.tightening, self._journal, self._steps = owner, tightening, journal, steps
         self._ways, self._way = ways, ways.all[-1]
         self._shape: BatchShape = ()
         self._room = Room()
@@ -128,7 +128,7 @@ class Replaying:
 
     def fail_without_room(self, lack: Shortage, need: int | None = None) -> OutOfMemory:
         """Builds the error of a step that nothing can make fit."""
-        return OutOfMemory(self._tightening.say_what_would_help(self.recipe, str(lack), need, free()))
+        return OutOfMemory(self.tightening.say_what_would_help(self.recipe, str(lack), need, free()))
 
     def fail_half_updated(self, lack: Shortage, reason: str, helps: str = "") -> OutOfMemory:
         """Builds the error of an update that was cut off for good.
@@ -179,7 +179,7 @@ class Replaying:
             self.note(lack, "Rolled back; enough memory is free again, so the step is repeated")
             return 1
         need = self._room.need.get((way, way.recipe))
-        tighter = self._tightening.tighter(self.recipe, data, need, free(), self._tightened)
+        tighter = self.tightening.tighter(self.recipe, data, need, free(), self._tightened)
         if tighter is None:
             if repeated < _REPEATS and self._may_have_been_unlucky():
                 self.note(

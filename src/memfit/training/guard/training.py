@@ -93,7 +93,7 @@ class GuardedTraining(Replaying):
             if lack is None:
                 return
         if step.update_has_begun:
-            helps = self._tightening.say_what_helps_an_update()
+            helps = self.tightening.say_what_helps_an_update()
             raise self.fail_half_updated(lack, "there was no memory to finish it", helps)
         step.undo()
         self.note(lack, "Rolled back; there is no memory for the optimizer's update")
@@ -109,7 +109,7 @@ class GuardedTraining(Replaying):
         """Builds the error of an optimizer whose state or update fits with no recipe."""
         there = free()
         left = "" if there is None else f"; {there} free"
-        helps = self._tightening.say_what_helps_an_update()
+        helps = self.tightening.say_what_helps_an_update()
         return OutOfMemory(
             f"The optimizer's {what} does not fit: {lack}{left}. The model is as it was before this batch. {helps}"
         )
