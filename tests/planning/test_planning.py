@@ -150,7 +150,7 @@ def test_a_refusal_names_the_batch_and_the_fidelity_that_would_do() -> None:
     lines = {Recipe(): Line(100, 10), Recipe(micro_batch=2): Line(100, 10)}
     lines[Recipe(segments=segments(320, 0.1))] = Line(100, 10)
     told = str(refuse(recordings_of(job, lines)))
-    assert "Batch 64 does not fit into 700 B with exact changes." in told
+    assert 'Batch 64 does not fit into 700 B with allow="exact".' in told
     # The segments save nothing: 100 + 640, 320 that wait, and 5% that a second recording may show; in whole MiB.
     assert "The smallest memory that would be enough is 1.0 MiB" in told
     assert "the largest batch that fits 700 B is 37." in told  # 100 + 15 * 37 is 655, with 5% 688

@@ -36,7 +36,7 @@ def refuse(recordings: Recordings) -> DoesNotFit:
         )
     beyond = search_beyond(recordings, batch_size, room)
     fixed = job.fixed_step if job.allow < Fidelity.PRECISION and not job.segment_choices[0] else None
-    changes = f" with {job.allow} changes" if fixed is None else f", and its step cannot be changed: {fixed}"
+    changes = f' with allow="{job.allow}"' if fixed is None else f", and its step cannot be changed: {fixed}"
     each = f" on each of {job.ranks} ranks" if job.ranks > 1 else ""
     parts = [
         f"Batch {batch_size}{each} does not fit into {job.all_memory}{changes}.",
