@@ -21,7 +21,7 @@ TOLERANCE_MIXED = 1e-4  # where ops compute in float32
 
 
 class NotTrained(Exception):
-    """Stock Keras does not train a network."""
+    """Stock Keras does not train a network, or not twice to the same weights."""
 
 
 def find_difference(network: Network) -> str | None:
@@ -33,10 +33,26 @@ def find_difference(network: Network) -> str | None:
         except Exception as error:  # whatever Keras has against this network
             raise NotTrained from error
         logs, ours = _train(network)
+        tolerance = TOLERANCE_MIXED if network["mixed"] else TOLERANCE
+        difference = _find_first(stock_logs, stock, logs, ours, tolerance)
+        # In float32 a network may be so ill-conditioned that stock Keras differs as much from itself.
+        if difference is not None and network["mixed"]:
+            eager_logs, eager = _train_stock(network, eager=True)
+            if _find_first(stock_logs, stock, eager_logs, eager, tolerance) is not None:
+                raise NotTrained
     finally:
         _compute_in("float32")
         keras.backend.clear_session()
-    tolerance = TOLERANCE_MIXED if network["mixed"] else TOLERANCE
+    return difference
+
+
+def _find_first(
+    stock_logs: list[dict[str, Any]],
+    stock: list[tuple[str, Any]],
+    logs: list[dict[str, Any]],
+    ours: list[tuple[str, Any]],
+    tolerance: float,
+) -> str | None:
     for step, (one, two) in enumerate(zip(stock_logs, logs, strict=True), 1):
         for key in one:
             if not _close(np.asarray(one[key]), np.asarray(two[key]), tolerance):
@@ -70,8 +86,11 @@ def _compute_in(dtype: str) -> None:
     keras.config.set_dtype_policy(dtype)
 
 
-def _train_stock(network: Network) -> tuple[list[dict[str, Any]], list[tuple[str, Any]]]:
+def _train_stock(
+    network: Network, *, eager: bool = False
+) -> tuple[list[dict[str, Any]], list[tuple[str, Any]]]:
     model = build(network)
+    model.run_eagerly = eager
     shown: list[dict[str, Any]] = []
     x, y, weights = data(network, STEPS)
     model.fit(
