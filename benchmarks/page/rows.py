@@ -40,6 +40,7 @@ def list_zoo(figures: Any) -> list[Row]:
         plan = row.get("plan", "")
         plan = "ran out of memory" if plan.startswith("OutOfMemory") else plan
         planned = f"{plan}, {row['arena_mib']} MiB" if not plan.startswith("refused") else plan
+        planned += f"; ran out {row['events']} time(s), rolled back" if row.get("events") else ""
         predicted, measured = f"{row['predicted_mib']} MiB", f"{row['measured_mib']} MiB"
         error, margin = f"{100 * row['error']:+.1f}%", _percent(row["margin"])
         rows.append((row["network"], predicted, measured, error, margin, capped, planned))
